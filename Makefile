@@ -76,12 +76,10 @@ lab: $(COMMAND) ## open JupyterLab, with nbgrader's extensions, on notebooks/
 	@$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 notebooks: $(COMMAND) ## regenerate notebooks/ from solutions/
-	@$(BIN)/python -m autograder pieces
 	@$(BIN)/python -m autograder hidden-tests $(LESSONS)
 	@$(BIN)/python -m autograder release $(LESSONS)
 
 handout: $(COMMAND) ## write the folder and the zip for students, by course.toml: _build/handout.zip
-	@$(BIN)/python -m autograder pieces
 	@$(BIN)/python -m autograder handout $(LESSONS)
 
 run: $(COMMAND) ## run the solution notebooks with papermill, test cells included
@@ -106,7 +104,6 @@ check: $(COMMAND) ## the quick checks: style, types, order of imports, stale not
 	@mkdir -p _build
 	@env -u PYODIDE $(BIN)/mypy >_build/mypy.log 2>&1 & types=$$!; \
 	{ $(BIN)/lint-imports --no-logo >_build/imports.log || { cat _build/imports.log; false; }; } && \
-	$(BIN)/python -m autograder pieces --check && \
 	$(BIN)/python -m autograder release --check && \
 	$(BIN)/python -m pytest -q tests/test_style.py tests/test_packages.py tests/test_lessons.py tests/test_repository.py && \
 	$(BIN)/python -m autograder drafts; rest=$$?; \
@@ -194,17 +191,12 @@ $(STAMPS)/pyodide: FORCE
 	@mkdir -p $(STAMPS)
 	@echo '$(PYODIDE)' | cmp -s - $@ || echo '$(PYODIDE)' > $@
 
-# The capstone's module of parts, which its notebook and its chapter import.
-$(STAMPS)/pieces: $(SOURCES) autograder/lessons/pieces.py $(STAMPS)/inputs .venv/.ready
-	@$(BIN)/python -m autograder pieces
-	@touch $@
-
-$(STAMPS)/notebooks: $(STAMPS)/pieces $(SOLUTIONS) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/properties.py autograder/grading/nbgrader/checklist.py autograder/grading/nbgrader/preprocessors.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
+$(STAMPS)/notebooks: $(SOLUTIONS) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/properties.py autograder/grading/nbgrader/checklist.py autograder/grading/nbgrader/preprocessors.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
 	@$(BIN)/python -m autograder release
 	@touch $@
 
 # Without the test cells, which take half the time; `make run` and `make test` run them.
-$(STAMPS)/executed: $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(STAMPS)/inputs .venv/.ready | $(STAMPS)/pieces
+$(STAMPS)/executed: $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(STAMPS)/inputs .venv/.ready
 	@$(STEP) "running the solutions" _build/solutions.log -- $(BIN)/python -m autograder run --no-tests
 	@touch $@
 
@@ -213,7 +205,7 @@ CHAPTERS := $(BOOK) $(RANKS) $(SOURCES) autograder/lessons/notebook.py $(STAMPS)
 TRIED := $(SOLUTIONS) $(call files,autograder/checking autograder/answers autograder/checks)
 
 # Two chapters at a time.
-$(STAMPS)/chapters: $(CHAPTERS) $(TRIED) | $(STAMPS)/pieces
+$(STAMPS)/chapters: $(CHAPTERS) $(TRIED)
 	@$(BIN)/python -m autograder chapters
 	@touch $@
 
@@ -230,7 +222,7 @@ $(STAMPS)/book: $(CHAPTERS) $(PLANNER) $(wildcard $(NOTEBOOKS)) $(STAMPS)/notebo
 SHOWN := 03_step 04_accumulation
 
 # Two submissions a core: a rank that waits for a message leaves its core to others.
-$(STAMPS)/graded: $(CLASS) $(SOLUTIONS) $(RANKS) $(AUTOGRADER) nbgrader_config.py $(STAMPS)/inputs .venv/.ready | $(STAMPS)/pieces
+$(STAMPS)/graded: $(CLASS) $(SOLUTIONS) $(RANKS) $(AUTOGRADER) nbgrader_config.py $(STAMPS)/inputs .venv/.ready
 	@$(MAKE) --no-print-directory jail
 	@$(STEP) "grading the example class" _build/example-class.log -- sh -c '$(BIN)/python -m autograder grade --example $(SHOWN) \
 	  --jobs $$((2 * $$(getconf _NPROCESSORS_ONLN))) $$(command -v bwrap >/dev/null || echo --no-jail) \

@@ -19,7 +19,6 @@ import signal  # noqa: E402
 COMMANDS = (
     "lessons.release",
     "lessons.run_solutions",
-    "lessons.pieces",
     "properties",
     "lessons.chapters",
     "soundness.audit",

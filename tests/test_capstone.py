@@ -18,9 +18,8 @@ import torch
 import yaml
 
 import ranks
-from autograder import __main__
 from autograder.checks.capstone import common, trainer
-from autograder.lessons import notebook, pieces, release
+from autograder.lessons import keys, notebook, pieces, release
 
 LESSONS = tuple(pieces.PIECES)
 
@@ -43,38 +42,22 @@ def edit(folder, lesson, old, new):
     nbformat.write(nb, path)
 
 
-# The command
+# What students get
 
 
-def test_the_pieces_are_what_the_solutions_give(capsys):
-    assert __main__.main(["pieces", "--check"]) == 0
-    assert capsys.readouterr().out == ""
+def test_pieces_follow_the_solutions_and_so_do_the_keys_of_what_was_tried(lessons):
+    before = keys.of_lesson(pieces.LESSON, lessons)
+    old, new = "size = -(-numel // world_size)  # rounded up", "size = (numel + world_size - 1) // world_size"
+    assert old in pieces.companions(lessons / pieces.LESSON)["pieces.py"].decode()
+    edit(lessons, "08_zero1", old, new)
+    assert new in pieces.companions(lessons / pieces.LESSON)["pieces.py"].decode()
+    assert keys.of_lesson(pieces.LESSON, lessons) != before
 
 
-def test_pieces_that_are_out_of_date_are_told_and_made_anew(lessons, monkeypatch, capsys):
-    monkeypatch.setattr(notebook, "SOLUTIONS", lessons)
-    edit(
-        lessons,
-        "08_zero1",
-        "size = -(-numel // world_size)  # rounded up",
-        "size = (numel + world_size - 1) // world_size",
-    )
-    assert __main__.main(["pieces", "--check"]) == 1
-    assert capsys.readouterr().out == "solutions/17_capstone/files/pieces.py is stale (python -m autograder pieces)\n"
-    made = lessons / pieces.LESSON / "files" / "pieces.py"
-    assert __main__.main(["pieces"]) == 0
-    assert "size = (numel + world_size - 1) // world_size" in made.read_text()
-    assert __main__.main(["pieces", "--check"]) == 0
-    made.unlink()
-    assert __main__.main(["pieces", "--check"]) == 1
-    assert "missing" in capsys.readouterr().out
-
-
-def test_a_solution_without_a_piece_is_an_error(lessons, monkeypatch, capsys):
-    monkeypatch.setattr(notebook, "SOLUTIONS", lessons)
+def test_a_solution_without_a_piece_is_an_error(lessons):
     edit(lessons, "05_ddp", "def broadcast_parameters(module: nn.Module, src: int = 0)", "def broadcast(module, src=0)")
-    assert __main__.main(["pieces"]) == 2
-    assert "broadcast_parameters is missing in" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="broadcast_parameters is missing in"):
+        pieces.companions(lessons / pieces.LESSON)
 
 
 def test_students_get_the_pieces_and_no_marker():
@@ -156,7 +139,7 @@ def first_norm(rank, world_size, trainer_class):
 def exported(lessons):
     """The capstone's folder, with its notebook as a script."""
     folder = lessons / pieces.LESSON
-    notebook.copy_companions(folder, folder)
+    pieces.copy_companions(folder, folder)
     subprocess.run(
         [sys.executable, "-m", "jupytext", "--to", "py", "17_capstone.ipynb"], cwd=folder, check=True, timeout=900
     )

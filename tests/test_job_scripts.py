@@ -173,7 +173,7 @@ def saves(rank, world_size, root, steps):
 def newest(tmp_path, monkeypatch):
     """A function that calls the helper for the folder `root`, as the job scripts do: (what it prints, its errors)."""
     shutil.copy(CLUSTER / HELPER, tmp_path)
-    shutil.copy(notebook.SOLUTIONS / pieces.LESSON / "files" / "pieces.py", tmp_path)
+    (tmp_path / pieces.FILE).write_text(pieces.source())
     monkeypatch.syspath_prepend(tmp_path)
     root = tmp_path / "root"
 

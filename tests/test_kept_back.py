@@ -18,7 +18,7 @@ import pytest
 from autograder.authoring import handout
 from autograder.checks import zero1
 from autograder.grading.course import Course
-from autograder.lessons import nbgrader_api, notebook, release, run_solutions
+from autograder.lessons import nbgrader_api, notebook, pieces, release, run_solutions
 from tests.helpers.inmates import run
 from tests.helpers.modules import import_checks
 from tests.helpers.notebook_regions import split
@@ -134,7 +134,7 @@ def test_no_checks_can_be_imported_by_accident(planted, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.path)
     notebook.fresh_namespace()
-    assert set(sys.path) - before == {str(planted / lesson / "files") for lesson in FILES}
+    assert set(sys.path) - before == {str(notebook.NOTEBOOKS / lesson) for lesson in FILES}
     assert importlib.util.find_spec("pieces")
     assert not any(importlib.util.find_spec(name) for name in ("checks", "notes", "more", "right"))
 
@@ -159,7 +159,7 @@ def test_the_jail_gets_the_files_in_its_folder(course, lesson):
 @pytest.mark.jail
 def test_a_submission_finds_no_checks_and_no_answers(jail, solutions):
     folder = tempfile.mkdtemp(dir="/tmp")
-    inmate = jail.start(folder, notebook.companions(solutions / "17_capstone"))
+    inmate = jail.start(folder, pieces.companions(solutions / "17_capstone"))
     try:
         assert run(inmate, "import os; print(sorted(os.listdir('.')))")[0] == f"{sorted(FILES['17_capstone'])}\n"
         for module in ("autograder.checks.zero1", "checks", "solutions", "right"):

@@ -37,7 +37,7 @@ from autograder.grading.nbgrader.gradebook import (
     scores_of,
     totals_of,
 )
-from autograder.lessons import adapted, course_settings, keys, nbgrader_api, notebook
+from autograder.lessons import adapted, course_settings, keys, nbgrader_api, pieces
 from autograder.lessons.files import write_whole
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class Course:
 
         run, source = preprocessors.RunCells(config=self._config()), self.solutions / lesson
         instructor = submission_files.lesson_notebook(source / f"{lesson}.ipynb", self.own)
-        files, nb = notebook.companions(source), reading.notebook_of(instructor.cells, "")
+        files, nb = pieces.companions(source), reading.notebook_of(instructor.cells, "")
         if student:
             submission = self._take(student, lesson)
             kept = replace(submission, notebook=None, files={})  # the rest may be large

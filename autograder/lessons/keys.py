@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from autograder.lessons import notebook
+from autograder.lessons import notebook, pieces
 
 #: What every lesson's results depend on: folders and files below the repository.
 SHARED = (
@@ -92,8 +92,10 @@ def _of_file(path: Path, changed: int, size: int) -> bytes:
 
 
 def _solution(lesson: str, solutions: Path | None = None) -> list[Path]:
-    """A lesson's notebook, and what it finds beside itself. solutions: as for `of_lesson`."""
-    return [(solutions or notebook.SOLUTIONS) / lesson / name for name in (f"{lesson}.ipynb", "files")]
+    """A lesson's notebook, and what it finds beside itself or is made of. solutions: as for `of_lesson`."""
+    folder = solutions or notebook.SOLUTIONS
+    others = [folder / other / f"{other}.ipynb" for other in pieces.PIECES] if lesson == pieces.LESSON else []
+    return [*(folder / lesson / name for name in (f"{lesson}.ipynb", "files")), *others]
 
 
 def _own_code(lesson: str, verdicts: bool) -> list[Path]:

@@ -148,8 +148,9 @@ def named(nb: nbformat.NotebookNode) -> nbformat.NotebookNode:
 def companions(folder: Path) -> dict[str, bytes]:
     """The files that a lesson's notebook finds beside itself, name → bytes: those in `files/` of the lesson's folder.
 
-    They and the notebook are all of this folder that students, kernels and the jail get. The rest holds answers and
-    hidden tests. Links, notebooks and hidden files in `files/` are left out.
+    They and the notebook are all of this folder that students, kernels and the jail get, and for the capstone what
+    `pieces.companions` adds. The rest holds answers and hidden tests. Links, notebooks and hidden files in `files/` are
+    left out.
     """
     found = {}
     for path in sorted((folder / "files").rglob("*")):
@@ -158,13 +159,6 @@ def companions(folder: Path) -> dict[str, bytes]:
         if path.is_file() and not path.is_symlink() and not hidden and path.suffix != ".ipynb":
             found[str(name)] = path.read_bytes()
     return found
-
-
-def copy_companions(folder: Path, target: str | Path) -> None:
-    """Copy what the notebook of a lesson's `folder` finds beside itself to `target`, where it is released or run."""
-    for name, content in companions(folder).items():
-        Path(target, name).parent.mkdir(parents=True, exist_ok=True)
-        Path(target, name).write_bytes(content)
 
 
 def checks_of(lesson: str) -> list[Path]:
@@ -247,7 +241,7 @@ def _setup_cells(lesson: str, _changed: int) -> list[tuple[str, str]]:
 def fresh_namespace() -> dict[str, Any]:
     """What a notebook's first cell finds."""
     # Modules beside a notebook can be imported, by its ranks too, as in a kernel that works where they are.
-    sys.path += sorted({str(path.parent) for path in SOLUTIONS.glob("*/files/*.py")} - set(sys.path))
+    sys.path += sorted({str(path.parent) for path in NOTEBOOKS.glob("*/*.py")} - set(sys.path))
     # As in a kernel: functions defined in __main__ are sent to the ranks by value.
     return {"__name__": "__main__", "__builtins__": __builtins__}
 

@@ -1,13 +1,12 @@
-"""`python -m autograder pieces`: the capstone's module of parts, made from the solutions of the lessons before it.
+"""The capstone's module of parts, `pieces.py`, which is made from the solutions of the lessons before it.
 
-`solutions/17_capstone/files/pieces.py` holds functions and classes that students write in earlier lessons, and whatever
-these need, as ordinary code. It is never edited by hand. The functions below that read a notebook are copied into it,
-so that a student's own finished notebooks can be read in the same way.
+It holds functions and classes that students write in earlier lessons, and whatever these need, as ordinary code, and is
+made wherever the capstone's files are asked for (`companions`); `notebooks/` has a copy. The functions below
+that read a notebook are copied into it, so that a student's own finished notebooks can be read in the same way.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import inspect
 import itertools
@@ -19,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autograder.lessons import notebook
-from autograder.lessons.files import write_whole
 from autograder.lessons.names import names_defined_by, names_read_by
 
 #: Lesson → what the capstone takes from it.
@@ -30,37 +28,34 @@ PIECES = {
     "16_checkpoints": ("CheckpointError", "save_sharded", "load_sharded"),
 }
 LESSON = "17_capstone"
-COMMAND = "python -m autograder pieces"
+FILE = "pieces.py"
 _IMPORTS = (ast.Import, ast.ImportFrom)
 
 
-def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    """Add the subcommand `pieces`."""
-    parser = subparsers.add_parser("pieces", help="make the capstone's pieces.py from the solutions")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if it is stale")
-    parser.set_defaults(run=command)
+def companions(folder: Path) -> dict[str, bytes]:
+    """As `notebook.companions`, and for the capstone its pieces, if the lessons that they are made of are beside it."""
+    found = notebook.companions(folder)
+    made = folder.name == LESSON and all((folder.parent / lesson).is_dir() for lesson in PIECES)
+    return found | {FILE: source(folder.parent).encode()} if made else found
 
 
-def command(arguments: argparse.Namespace) -> int:
-    """Run the subcommand; its exit status."""
-    target, made = notebook.SOLUTIONS / LESSON / "files" / "pieces.py", source()
-    name = f"solutions/{LESSON}/files/pieces.py"
-    if target.is_file() and target.read_text(encoding="utf-8") == made:
-        return 0
-    if arguments.check:
-        print(f"{name} is {'stale' if target.is_file() else 'missing'} ({COMMAND})")
-        return 1
-    write_whole(target, made.encode())
-    print(f"{name} written")
-    return 0
+def copy_companions(folder: Path, target: str | Path) -> None:
+    """Copy what the notebook of a lesson's `folder` finds beside itself to `target`, where it is released or run."""
+    for name, content in companions(folder).items():
+        Path(target, name).parent.mkdir(parents=True, exist_ok=True)
+        Path(target, name).write_bytes(content)
 
 
-def source() -> str:
-    """The module's text. ValueError when a solution lacks a piece, or two lessons define the same name."""
+def source(solutions: Path | None = None) -> str:
+    """The module's text. ValueError when a solution lacks a piece, or two lessons define the same name.
+
+    solutions: the folder with the lessons, if it is not the repository's.
+    """
+    notebooks = {lesson: (solutions or notebook.SOLUTIONS) / lesson / f"{lesson}.ipynb" for lesson in PIECES}
     tools_need = "import ast", "import json", "import symtable", "from collections.abc import Callable"
     imports, bodies, owner = {*tools_need, "from pathlib import Path"}, [], dict[str, str]()
     for lesson, names in PIECES.items():
-        parts = statements_for(notebook.solution_path(lesson), names)
+        parts = statements_for(notebooks[lesson], names)
         trees = [ast.parse(part).body[0] for part in parts]
         imports |= {part for part, tree in zip(parts, trees, strict=True) if isinstance(tree, _IMPORTS)}
         body = [part for part, tree in zip(parts, trees, strict=True) if not isinstance(tree, _IMPORTS)]
@@ -79,10 +74,10 @@ def source() -> str:
 
 def _head() -> str:
     origin = "\n".join(f"    {lesson + ',':<16} {', '.join(names)}" for lesson, names in PIECES.items())
-    text = f"""
+    text = """
         What the capstone takes from the lessons before it, with whatever that needs.
 
-        Made from the solutions by `{COMMAND}`; not to be edited. Where each part comes from:
+        Made from the solutions by `make notebooks`; not to be edited. Where each part comes from:
 
         """
     text = textwrap.dedent(text).strip()

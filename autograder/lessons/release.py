@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from autograder.lessons import adapted, course_settings, nbgrader_api, notebook
+from autograder.lessons import adapted, course_settings, nbgrader_api, notebook, pieces
 from autograder.lessons.course_settings import Settings
 from autograder.lessons.files import write_whole
 
@@ -132,7 +132,7 @@ def generated(lessons: list[str] | None, own: Settings | None = None) -> Iterato
         course = Path(folder).resolve()
         _empty_gradebook(course / "gradebook.db")
         for name in names:
-            notebook.copy_companions(solutions / name, course / "source" / name / "files")
+            pieces.copy_companions(solutions / name, course / "source" / name / "files")
             (course / "source" / name).mkdir(parents=True, exist_ok=True)
             adapted.copy(solutions, course / "source", name, own)
             _generate_assignment(course, name)

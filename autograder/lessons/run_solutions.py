@@ -17,7 +17,7 @@ from typing import Any
 
 import nbformat
 
-from autograder.lessons import keys, notebook
+from autograder.lessons import keys, notebook, pieces
 from autograder.lessons.executing import CellFailedError, at_once, execute, first_line
 from autograder.lessons.files import write_whole
 
@@ -120,7 +120,7 @@ def run(
         output = Path(scratch) / f"{lesson}.ipynb"
         work = Path(scratch) / "work"
         work.mkdir()
-        notebook.copy_companions(notebook.solution_path(lesson).parent, work)
+        pieces.copy_companions(notebook.solution_path(lesson).parent, work)
         source = Path(scratch) / "source.ipynb"
         nb.cells = [cell for cell in nb.cells if tests or notebook.nbgrader_role(cell) != "grade"]
         nbformat.write(nb, source)

@@ -42,7 +42,7 @@ from autograder.grading import jail
 from autograder.grading.nbgrader import scoring
 from autograder.grading.running import run_cells, submission
 from autograder.grading.running.kernels import Kernel, OwnKernel
-from autograder.lessons import keys, names, notebook
+from autograder.lessons import keys, names, notebook, pieces
 from autograder.lessons.files import write_whole
 from autograder.soundness import disguises, matrix, tables
 
@@ -162,7 +162,7 @@ def tested(
     ]  # fmt: skip
     kernels: contextlib.AbstractContextManager[Callable[[], Kernel]] = contextlib.nullcontext(OwnKernel)
     if jailed:
-        files = notebook.companions(notebook.solution_path(lesson).parent)
+        files = pieces.companions(notebook.solution_path(lesson).parent)
         kernels = submission.kernels_for(notebook.read(lesson), files, jail=True)
     with kernels as new_kernel, hints.later():
         failures = run_cells.run_cells(cells, new_kernel, LIMITS, brief=True, whole=whole)

@@ -1,6 +1,6 @@
 """What the capstone takes from the lessons before it, with whatever that needs.
 
-Made from the solutions by `python -m autograder pieces`; not to be edited. Where each part comes from:
+Made from the solutions by `make notebooks`; not to be edited. Where each part comes from:
 
     05_ddp,          broadcast_parameters
     08_zero1,        ZeroOptimizer

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.grading.nbgrader import dates, lock, submission_files
-from autograder.lessons import course_settings, notebook
+from autograder.lessons import course_settings, pieces
 
 
 def copy_only_what_is_listed() -> None:
@@ -26,7 +26,7 @@ def copy_only_what_is_listed() -> None:
     coursedir.CourseDirectory.get_existing_timestamp = lambda _, folder: _time_in(Path(folder))
     made = (converters.GenerateAssignment, converters.GenerateSolution)
     for converter in (*made, converters.Autograde, converters.GenerateFeedback):
-        listed = notebook.companions if converter in made else submission_files.exchange_files
+        listed = pieces.companions if converter in made else submission_files.exchange_files
         if not hasattr(converter.init_assignment, "__wrapped__"):  # the settings are read more than once
             converter.init_assignment = _copying(listed, converter.init_assignment)
             converter.init_notebooks = _without_others(converter.init_notebooks)

@@ -14,7 +14,7 @@ from autograder.grading.nbgrader import checklist
 from autograder.grading.nbgrader.submission_files import lesson_notebook, taken
 from autograder.grading.running import submission
 from autograder.grading.running.run_cells import Limits
-from autograder.lessons import adapted, course_settings, names, notebook
+from autograder.lessons import adapted, course_settings, names, notebook, pieces
 
 
 class AdaptLesson(NbGraderPreprocessor):
@@ -94,6 +94,6 @@ class RunCells(NbGraderPreprocessor):
         found = taken(handed_in, self.data_files)
         source = Path(course.format_path(course.source_directory, ".", where["assignment"]))
         lesson = lesson_notebook(source / f"{where['notebook']}.ipynb", course_settings.of(course.root))
-        submission.run_submission(nb.cells, lesson, {**found.files, **notebook.companions(source)}, self)
+        submission.run_submission(nb.cells, lesson, {**found.files, **pieces.companions(source)}, self)
         nb.metadata.autograder.left_out = found.left_out
         return nb, resources

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import importlib.util
 import json
 import math
 import re
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,7 +27,7 @@ from autograder.checking.expect import (
     expect_type,
     fail,
 )
-from autograder.lessons import notebook
+from autograder.lessons import notebook, pieces
 
 LESSON = "17_capstone"
 TOKENS, NUMEL = 64, 29_888
@@ -46,11 +46,9 @@ run_ranks = functools.partial(stage.run_ranks, timeout=90.0)
 
 
 def _load_pieces() -> Any:
-    """The reference pieces, from the solutions' folder and nowhere else."""
-    path = notebook.SOLUTIONS / LESSON / "files" / "pieces.py"
-    spec = importlib.util.spec_from_file_location("autograder.checks.capstone_pieces", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    """The reference pieces, from the solutions and nowhere else."""
+    module = types.ModuleType("autograder.checks.capstone_pieces")
+    exec(compile(pieces.source(), pieces.FILE, "exec"), vars(module))
     return module
 
 
