@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import re
 import shlex
@@ -19,7 +18,11 @@ from autograder.lessons import notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "book" / "start").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")),
+    *sorted((ROOT / ".github").glob("[A-Z]*_*.md")),
+    *sorted((ROOT / "book" / "start").glob("*.md")),
+]
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -70,12 +73,6 @@ def test_the_command_prints_the_notes_or_what_is_wrong():
     )
 
 
-def commands(text: str) -> list[list[str]]:
-    """The commands in a step of a workflow or in a text, as words; what GitHub fills in is one word."""
-    filled = re.sub(r"\$\{\{.*?\}\}", "X", text)
-    return [shlex.split(line, comments=True) for line in filled.splitlines() if line.count("'") % 2 == 0]
-
-
 def missing(words: list[str]) -> list[str]:
     """The targets of `make` and the files of this repository that a command names and that do not exist."""
     words = [word for word in words if not re.fullmatch(r"[A-Z]+=.*", word)]
@@ -84,76 +81,25 @@ def missing(words: list[str]) -> list[str]:
     return [word for word in targets if word not in TARGETS] + [word for word in files if not (ROOT / word).exists()]
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_runs_what_exists(path):
-    jobs = yaml.safe_load(path.read_text())["jobs"]
-    steps = [step for job in jobs.values() for step in job["steps"]]
-    assert all("timeout-minutes" in job for name, job in jobs.items() if name != "publish")
-    assert not {need for job in jobs.values() if (need := job.get("needs"))} - set(jobs)
-    words = [line for step in steps for line in commands(step.get("run", ""))]
-    assert not [name for line in words for name in missing(line)]
-    lock = [step["with"]["cache-dependency-path"] for step in steps if "cache-dependency-path" in step.get("with", {})]
-    assert all((ROOT / name).is_file() for name in lock)
-
-
-def test_a_command_that_does_not_exist_is_found():
-    assert missing(["make", "setup", "chek", "BASE=x"]) == ["chek"] and missing(["bash", ".ci/runs"]) == [".ci/runs"]
-    assert missing(["CI=", "make", "audit", "LESSONS=X"]) == [] and "audit" in TARGETS
-    assert commands("make check # why\ngrep X '${{ vars.A }}'") == [["make", "check"], ["grep", "X", "X"]]
-
-
-def test_ranks_is_tried_on_what_pyproject_allows():
-    matrix = yaml.safe_load((ROOT / ".github" / "workflows" / "ranks.yml").read_text())["jobs"]["ranks"]["strategy"][
-        "matrix"
-    ]
-    project = (ROOT / "pyproject.toml").read_text()
-    assert f'requires-python = ">={matrix["python"][0]}"' in project
-    assert {re.match(r"[a-z]+", name)[0] for name in matrix["os"]} == {"ubuntu", "macos", "windows"}
-    assert {more.get("start") for more in matrix["include"]} >= {"spawn"}
-
-
-@pytest.mark.parametrize("name", ["PULL_REQUEST_TEMPLATE.md", "SECURITY.md", "CODE_OF_CONDUCT.md"])
-def test_a_policy_names_what_exists(name):
-    text = (ROOT / ".github" / name).read_text()
-    places = {word.rstrip("/") for word in re.findall(r"`([\w.]+/[\w./]*|[A-Z]+\.md)`", text)}
-    made = {"feedback", "report.html"}
-    assert not {place for place in places - made if not (ROOT / place).exists()}
-    assert not [word for line in re.findall(r"`(make [^`]*)`", text) for word in missing(shlex.split(line))]
-    headings = re.findall(r"\*(What the jail does not promise)\*", text)
-    assert all(f"## {heading}" in (ROOT / "book" / "start" / "instructor.md").read_text() for heading in headings)
-
-
-def defined_in(path: Path) -> set[str]:
-    """The functions and methods of a module."""
-    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
-
-
-def test_the_functions_that_grade_a_submission_are_where_the_contributors_page_says():
-    text = (ROOT / "book" / "start" / "contributor.md").read_text()
-    rows = re.findall(r"^\| .+ \| `(\w+)` \| `([\w/]+\.py)` \|$", text, re.MULTILINE)
-    assert len(rows) == 12
-    assert not [(name, file) for name, file in rows if name not in defined_in(ROOT / "autograder" / file)]
-
-
-def test_the_guide_is_short_and_names_commands_and_files_that_exist():
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    assert len(text.split()) <= 1257, "half of what it once had: move the rest to docstrings or the contributor's page"
-    helped = subprocess.run([sys.executable, "-m", "autograder", "--help"], cwd=ROOT, capture_output=True, text=True)
-    commands = set(re.findall(r"(?:`|\$ |and )autograder\s+([\w-]+)", text))
-    assert commands and not [name for name in commands if not re.search(rf"^ +{name}\s", helped.stdout, re.MULTILINE)]
-    assert not set(re.findall(r"\bmake ([a-z]+)\b(?= |`|\n)", text)) - TARGETS
-    named = re.findall(r"`((?:autograder|book|examples|tests|solutions)/[\w/.]+)`", text)
-    assert named and not [name for name in named if not (ROOT / name).exists()]
-
-
 def shown(text: str) -> list[list[str]]:
     """The commands that a page shows, as words: in console blocks, and `make …` or `autograder …` in a sentence."""
     lines = []
     for block in re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         lines += [line[2:] for line in block.replace("\\\n", " ").split("\n") if line[:2] in ("$ ", "# ")]
     lines += re.findall(r"`((?:make|autograder|(?:\.venv/bin/)?python) [^`…]+)`", text)
-    parts = [part for line in lines for part in re.split(r"&&| & |[;|]", line.replace("\n", " "))]
-    return [words for part in parts if part.count("'") % 2 == 0 and (words := shlex.split(part, comments=True))]
+    return commands(*(part for line in lines for part in re.split(r"&&| & |[;|]", line.replace("\n", " "))))
+
+
+def run_by(workflow: Path) -> list[list[str]]:
+    """The commands of a workflow's steps, as words; what GitHub fills in is one word."""
+    steps = [step for job in yaml.safe_load(workflow.read_text())["jobs"].values() for step in job["steps"]]
+    filled = re.sub(r"\$\{\{.*?\}\}", "X", "\n".join(step.get("run", "") for step in steps))
+    return commands(*filled.splitlines())
+
+
+def commands(*lines: str) -> list[list[str]]:
+    split = [shlex.split(line, comments=True) for line in lines if line.count("'") % 2 == 0]
+    return [words for words in split if words]
 
 
 def unknown(words: list[str]) -> str:
@@ -172,28 +118,51 @@ def unknown(words: list[str]) -> str:
     return ", ".join(missing(words))
 
 
+@pytest.mark.parametrize("path", [*WORKFLOWS, *PAGES], ids=lambda path: path.stem)
+def test_a_page_shows_and_a_workflow_runs_commands_that_exist(path):
+    found = run_by(path) if path in WORKFLOWS else shown(path.read_text())
+    assert not [name for words in found if (name := unknown(words))]
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_a_page_shows_commands_that_exist(path):
+def test_a_page_names_files_that_exist_and_has_its_commands_found(path):
     text = path.read_text()
-    assert not [name for words in shown(text) if (name := unknown(words))]
+    named = re.findall(r"`((?:\.ci|autograder|book|examples|tests|solutions)/[\w/.]+|(?!AGENTS)[A-Z]+\.md)`", text)
+    assert not [name for name in named if not (ROOT / name).exists()]
     inside = re.findall(r"^\$ (?:autograder|nbgrader) ", text, re.MULTILINE)
-    by_hub = path.stem == "hub"  # which starts the instructor's terminal in the environment
-    assert not inside or by_hub or "source .venv/bin/activate" in text, "in a fresh shell, these commands fail"
+    in_it = path.stem in ("hub", "CONTRIBUTING")  # the hub starts the instructor's terminal in the environment
+    assert not inside or in_it or "source .venv/bin/activate" in text, "in a fresh shell, these commands fail"
 
 
 @pytest.mark.parametrize(
-    ("line", "name"),
+    ("line", "names"),
     [
-        ("make lab && make grades", "grades"),
-        ("autograder import x.zip 03 --logins a.csv", "autograder import x.zip 03 --logins a.csv"),
-        ("autograder regrades", "autograder regrades"),
-        ("nbgrader colect 03_step --update", "nbgrader colect"),
-        (".venv/bin/python benchmarks/gradings.py --table", "benchmarks/gradings.py"),
-        ("bash examples/hup/start", "examples/hup/start"),
+        ("make lab && make grades", ["grades"]),
+        ("make setup chek BASE=x", ["chek"]),
+        ("CI= make audit LESSONS=X # why", []),
+        ("bash .ci/runs", [".ci/runs"]),
+        ("autograder import x.zip 03 --logins a.csv", ["autograder import x.zip 03 --logins a.csv"]),
+        ("autograder regrades", ["autograder regrades"]),
+        ("nbgrader colect 03_step --update", ["nbgrader colect"]),
+        (".venv/bin/python benchmarks/gradings.py --table", ["benchmarks/gradings.py"]),
+        ("bash examples/hup/start", ["examples/hup/start"]),
     ],
 )
-def test_a_command_of_a_page_that_does_not_exist_is_found(line, name):
-    assert [one for words in shown(f"```console\n$ {line}\n```\n") if (one := unknown(words))] == [name]
+def test_a_command_that_does_not_exist_is_found(line, names):
+    assert [one for words in shown(f"```console\n$ {line}\n```\n") if (one := unknown(words))] == names
+
+
+def test_the_oldest_python_that_is_allowed_is_tried():
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ranks.yml").read_text())["jobs"]
+    oldest = jobs["ranks"]["strategy"]["matrix"]["python"][0]
+    assert f'requires-python = ">={oldest}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_functions_that_grade_a_submission_are_where_the_contributors_page_says():
+    text = (ROOT / "book" / "start" / "contributor.md").read_text()
+    rows = re.findall(r"^\| .+ \| `(\w+)` \| `([\w/]+\.py)` \|$", text, re.MULTILINE)
+    assert len(rows) == 12
+    assert not [row for row in rows if f"def {row[0]}(" not in (ROOT / "autograder" / row[1]).read_text()]
 
 
 def test_outside_the_environment_one_line_says_what_to_do():
