@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from autograder.__main__ import main
 from autograder.answers.verdicts import Losses
 from autograder.grading.course import Course
-from autograder.grading.running import workers
 from autograder.lessons import chapters, executing, keys, notebook, run_solutions
 from autograder.soundness import audit
 
@@ -22,16 +19,23 @@ ROOT = Path(__file__).resolve().parent.parent
 LESSONS = notebook.lessons()
 
 
-@pytest.fixture
-def copy(tmp_path, monkeypatch):
-    """A copy of the repository's sources, of which all keys are taken."""
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A copy of the repository's sources."""
+    folder = tmp_path_factory.mktemp("copy")
     for name in ("ranks", "autograder", "solutions", "book", "benchmarks"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "_vendor", "*.png"))
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "_vendor", "*.png"))
     for name in ("requirements.lock", "nbgrader_config.py"):
-        shutil.copy(ROOT / name, tmp_path)
-    monkeypatch.setattr(notebook, "ROOT", tmp_path)
-    monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
-    return tmp_path
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+@pytest.fixture
+def copy(whole, monkeypatch):
+    """This copy, of which all keys are taken. A test changes files with `append` alone."""
+    monkeypatch.setattr(notebook, "ROOT", whole)
+    monkeypatch.setattr(notebook, "SOLUTIONS", whole / "solutions")
+    return whole
 
 
 def all_keys():
@@ -49,11 +53,24 @@ def changed(before):
     return {kind: sorted(name for name in now[kind] if now[kind][name] != before[kind][name]) for kind in now}
 
 
-def append(path, text="\n# a change\n"):
-    path.write_text(path.read_text() + text)
+@pytest.fixture
+def append(copy):
+    """A function that appends an empty line to a file of the copy, which has its text again after the test."""
+    texts = {}
+
+    def change(file):
+        if not (copy / file).is_file():
+            pytest.fail(f"{file} has moved: name another file here")
+        texts[copy / file] = (copy / file).read_text()
+        (copy / file).write_text(texts[copy / file] + "\n")
+
+    yield change
+    for path, text in texts.items():
+        path.write_text(text)
 
 
 OWN = ["08_zero1"]
+HINTS = "solutions/08_zero1/wrong.md"
 #: The pages whose cells try checks: a test on the home page, kills of saves in chapter 16.
 TRYING = ["16_checkpoints", "index"]
 #: A file, and whose executed notebooks, grades and verdicts a change in it voids; then those pages that run again.
@@ -72,106 +89,68 @@ CHANGES = [
     ("autograder/insight/report.py", [], [], [], []),
     ("autograder/checking/expect.py", LESSONS, LESSONS, LESSONS, TRYING),
     ("requirements.lock", LESSONS, LESSONS, LESSONS, TRYING),
+    ("ranks/ledger.py", LESSONS, LESSONS, LESSONS, sorted(path.stem for path in (ROOT / "book").glob("*.md"))),
     ("book/index.md", [], [], [], []),
 ]
 
 
 @pytest.mark.parametrize(("file", "executed", "graded", "audited", "chapters"), CHANGES)
-def test_a_change_voids_what_depends_on_it(copy, file, executed, graded, audited, chapters):
+def test_a_change_voids_what_depends_on_it(append, file, executed, graded, audited, chapters):
     before = all_keys()
-    if not (copy / file).is_file():
-        pytest.fail(f"{file} has moved: name another file here")
-    append(copy / file)
+    append(file)
     assert changed(before) == {"executed": executed, "graded": graded, "audited": audited, "chapters": chapters}
 
 
-def test_a_solution_is_part_of_its_lesson_and_of_the_chapters_that_use_it(copy):
+def test_a_solution_is_part_of_its_lesson_and_of_the_chapters_that_use_it(append):
     before = all_keys()
-    append(copy / "solutions" / "08_zero1" / "08_zero1.ipynb", "\n")
+    append("solutions/08_zero1/08_zero1.ipynb")
     found = changed(before)
     assert found["executed"] == found["graded"] == found["audited"] == [*OWN, "17_capstone"], "which has pieces of it"
     assert "08_zero1" in found["chapters"] and "03_step" not in found["chapters"]
 
 
-def test_the_runtime_is_part_of_everything(copy):
+@pytest.mark.parametrize("file", ["ranks/__pycache__/ledger.pyc", "solutions/08_zero1/.ipynb_checkpoints/x.ipynb"])
+def test_what_does_not_count_changes_no_key(copy, file):
     before = all_keys()
-    append(copy / "ranks" / "ledger.py")
-    assert changed(before) == {
-        **dict.fromkeys(("executed", "graded", "audited"), LESSONS),
-        "chapters": sorted(path.stem for path in (copy / "book").glob("*.md")),
-    }
-
-
-def test_what_does_not_count_changes_no_key(copy):
-    before = all_keys()
-    (copy / "ranks" / "__pycache__").mkdir()
-    (copy / "ranks" / "__pycache__" / "ledger.pyc").write_text("compiled")
-    (copy / "solutions" / "08_zero1" / ".ipynb_checkpoints").mkdir()
-    (copy / "solutions" / "08_zero1" / ".ipynb_checkpoints" / "x.ipynb").write_text("{}")
+    (copy / file).parent.mkdir()
+    (copy / file).write_text("{}")
     assert not any(changed(before).values())
 
 
-def edit_a_hint(copy):
-    """Another wording of one known mistake of lesson 08."""
-    path = copy / "solutions" / "08_zero1" / "wrong.md"
-    text = path.read_text()
-    assert "reduce-scatter" in text
-    path.write_text(text.replace("reduce-scatter", "reduce scatter", 1))
-
-
-def test_a_hint_runs_one_solution_again(copy, monkeypatch, capsys):
-    executed = copy / "executed"
-    executed.mkdir()
-    monkeypatch.setattr(run_solutions, "EXECUTED", executed)
+def test_a_hint_runs_one_solution_again(tmp_path, append, monkeypatch, capsys):
+    monkeypatch.setattr(run_solutions, "EXECUTED", tmp_path)
     for lesson in LESSONS:
-        (executed / f"{lesson}.ipynb").write_text("{}")
-        (executed / f"{lesson}.sha256").write_text(keys.of_lesson(lesson))
+        (tmp_path / f"{lesson}.ipynb").write_text("{}")
+        (tmp_path / f"{lesson}.sha256").write_text(keys.of_lesson(lesson))
     ran = []
     monkeypatch.setattr(run_solutions, "run_all", lambda todo, *_, **__: ran.extend(name for name, _ in todo) or [])
     assert main(["run"]) == 0 and ran == []
-    edit_a_hint(copy)
+    append(HINTS)
     assert main(["run"]) == 0 and ran == OWN
     assert capsys.readouterr().out.count("unchanged since it last ran") == 2 * len(LESSONS) - 1
 
 
-def test_a_hint_grades_one_lesson_again(copy, monkeypatch):
-    for student in ("ada", "bob"):
-        for lesson in ("03_step", "08_zero1"):
-            (copy / "submitted" / student / lesson).mkdir(parents=True)
+@pytest.mark.parametrize("student", ["ada", ""])
+def test_a_hint_grades_one_lesson_again(copy, append, student):
+    """A submission whose fingerprint is another (test_grading.py), and with the student '' the solution."""
     course = Course(copy, jail=False)
-    done = {"/".join(job): course._fingerprint(*job, course._take(*job)) for job in course.jobs()}
-    done |= {f"/{lesson}": course._fingerprint("", lesson) for lesson in ("03_step", "08_zero1")}
-    course.graded.parent.mkdir()
-    course.graded.write_text(json.dumps(done))
-    graded, tried = [], []
-    monkeypatch.setattr(course, "prepare", lambda lesson: None)
-    monkeypatch.setattr(course, "final", lambda: set(course.jobs()))
-    monkeypatch.setattr(course, "rows", lambda: [])
-    monkeypatch.setattr(course, "try_solutions", lambda states, pool, bar: tried.extend(states))
-    monkeypatch.setattr(course, "_grade", lambda todo, tasks, pool, bar: graded.extend(todo) or [])
-    pool = SimpleNamespace(prepared=lambda tasks: tasks)
-    monkeypatch.setattr(workers, "Workers", lambda *_: contextlib.nullcontext(pool))
-    course.grade()
-    assert graded == tried == []
-    edit_a_hint(copy)
-    course.grade()
-    assert graded == [("ada", "08_zero1"), ("bob", "08_zero1")] and tried == OWN
+    before = {lesson: course._fingerprint(student, lesson) for lesson in LESSONS}
+    append(HINTS)
+    assert [lesson for lesson in LESSONS if course._fingerprint(student, lesson) != before[lesson]] == OWN
 
 
-def recorded(case):
-    return Losses(case.answer().breaks, case.answer().fails)
-
-
-def test_a_hint_runs_no_chapter_and_audits_one_lesson_again(copy, monkeypatch):
+def test_a_hint_runs_no_chapter_and_audits_one_lesson_again(copy, tmp_path, append, monkeypatch):
     monkeypatch.setattr(chapters, "BOOK", copy / "book")
-    monkeypatch.setattr(audit, "VERDICTS", copy / "verdicts")
-    chapters.forget_stale(copy / "cache")
+    monkeypatch.setattr(audit, "VERDICTS", tmp_path / "verdicts")
+    chapters.forget_stale(tmp_path / "cache")
     cases = {lesson: next(case for case in audit.cases(lesson) if case.kind == "wrong") for lesson in LESSONS}
     for lesson, case in cases.items():
-        audit.Held(lesson, "batch").add(audit.Verdict(case, (), recorded(case)), thorough=True)
-    edit_a_hint(copy)
-    record = json.loads((copy / "cache.json").read_text())
-    assert chapters.forget_stale(copy / "cache") == [] and json.loads((copy / "cache.json").read_text()) == record
+        recorded = Losses(case.answer().breaks, case.answer().fails)
+        audit.Held(lesson, "batch").add(audit.Verdict(case, (), recorded), thorough=True)
+    append(HINTS)
+    record = json.loads((tmp_path / "cache.json").read_text())
+    assert chapters.forget_stale(tmp_path / "cache") == []
+    assert json.loads((tmp_path / "cache.json").read_text()) == record
     void = [lesson for lesson, case in cases.items() if not audit.Held(lesson, "batch").losses(case, thorough=False)]
     assert void == OWN
 
