@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -49,34 +51,89 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in found}
 
 
-# Names
+# What is refused
+
+
+def refused_in_one_line(root: Path, capsys: pytest.CaptureFixture, line: str, says: str) -> None:
+    """`autograder LINE` says this, and writes nothing."""
+    before = contents(root)
+    assert main(shlex.split(line)) == 2
+    error = capsys.readouterr().err
+    assert re.match(rf"autograder: .*(?:{says})", error) and error.count("\n") == 1, error
+    assert contents(root) == before
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("line", "says"),
     [
-        ("tiny", "'tiny' is not a lesson's name"),
-        ("98_Tiny", "'98_Tiny' is not a lesson's name"),
-        ("98_tiny-talk", "'98_tiny-talk' is not a lesson's name"),
-        ("98_../../etc", "'98_../../etc' is not a lesson's name"),
-        ("98_class", "'98_class' is not a lesson's name"),
-        ("100_tiny", "'100_tiny' is not a lesson's name"),
-        ("00_tiny", "lessons have numbers from 01 to 99"),
-        ("17_tiny", "the number 17 is taken: 17_capstone"),
-        ("98_capstone", "the topic capstone is taken: 17_capstone"),
-        ("98_begun", "solutions/98_begun exists, though there is no lesson 98_begun: move it away first"),
-        ("98_told", "book/98_told.md exists, though there is no lesson 98_told: move it away first"),
+        ("new-lesson tiny", "'tiny' is not a lesson's name"),
+        ("new-lesson 98_Tiny", "'98_Tiny' is not a lesson's name"),
+        ("new-lesson 98_tiny-talk", "'98_tiny-talk' is not a lesson's name"),
+        ("new-lesson 98_../../etc", "'98_../../etc' is not a lesson's name"),
+        ("new-lesson 98_class", "'98_class' is not a lesson's name"),
+        ("new-lesson 100_tiny", "'100_tiny' is not a lesson's name"),
+        ("new-lesson 00_tiny", "lessons have numbers from 01 to 99"),
+        ("new-lesson 17_tiny", "the number 17 is taken: 17_capstone"),
+        ("new-lesson 98_capstone", "the topic capstone is taken: 17_capstone"),
+        ("new-lesson 98_begun", "solutions/98_begun exists, though there is no lesson 98_begun: move it away first"),
+        ("new-lesson 98_told", "book/98_told.md exists, though there is no lesson 98_told: move it away first"),
+        ("new-exercise 99 bus_bandwidth", "no lesson"),
+        ("new-exercise 02 'two words'", "'two words' is no name for a function: write small letters"),
+        ("new-exercise 02 class", "'class' is no name for a function"),
+        ("new-exercise 02 BusBandwidth", "'BusBandwidth' is no name for a function"),
+        (f"new-exercise 02 {'b' * 41}", "is no name for a function: .* at most 40"),
+        ("new-exercise 02 ring_time", r"the name ring_time is taken: solutions/02_costs/02_costs.ipynb:\d+ defines it"),
+        ("new-exercise 02 ping_pong", r"the name ping_pong is taken: solutions/02_costs/02_costs.ipynb:\d+ defines it"),
+        ("new-exercise 02 bus_bandwidth --points 0.3", "points in quarters, such as 0.5 or 2, not 0.3"),
+        ("new-exercise 02 bus_bandwidth --points 0", "points in quarters, such as 0.5 or 2, not 0"),
+        ("new-exercise 02 bus_bandwidth --points inf", "points in quarters, such as 0.5 or 2, not inf"),
+        (
+            "new-exercise 01 bus_bandwidth",
+            "01_collectives is full: it has (60 cells|7 exercises), and a lesson has at most (60|7); in lessons 02 ",
+        ),
+        (
+            "new-exercise 02 bus_bandwidth --points 0.75 --ranks",
+            "an exercise on ranks has three checks, and so 1 point or more",
+        ),
+        (
+            "new-exercise 02 told",
+            "solutions/02_costs/checks/told.py exists: move it away first, or choose another name",
+        ),
     ],
 )
-def test_a_name_that_cannot_be_is_refused_in_one_line_and_nothing_is_written(root, capsys, name, says):
+def test_a_name_that_cannot_be_is_refused(root, capsys, line, says):
     (root / "solutions" / "98_begun").mkdir()
-    (root / "solutions" / "98_begun" / "wrong.md").touch()
-    (root / "book" / "98_told.md").touch()
-    before = contents(root)
-    assert main(["new-lesson", name]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"autograder: {says}") and error.count("\n") == 1
-    assert contents(root) == before
+    for there in ("solutions/98_begun/wrong.md", "book/98_told.md", "solutions/02_costs/checks/told.py"):
+        (root / there).touch()
+    refused_in_one_line(root, capsys, line, says)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "line", "says"),
+    [
+        ("README.md", "(?s).*", "no\n", f"new-lesson {NAME}", "README.md has no table"),
+        ("_toc.yml", "(?s).*", "no\n", f"new-lesson {NAME}", "_toc.yml lists no"),
+        (
+            f"solutions/{LESSON}/right.py",
+            "def roofline_by_intensity",
+            f"def {FUNCTION}_by_intensity",
+            f"new-exercise 02 {FUNCTION}",
+            f"a known answer of {LESSON} is named {FUNCTION}_… already",
+        ),
+        (
+            f"solutions/{LESSON}/{LESSON}.ipynb",
+            r'"import torch\.distributed as dist\\n"',
+            r'"\\n"',
+            f"new-exercise 02 {FUNCTION} --ranks",
+            f"no setup cell of {LESSON} imports dist: import it there first",
+        ),
+    ],
+)
+def test_what_lacks_its_place_is_refused(root, capsys, file, old, new, line, says):
+    text, count = re.subn(old, new, (root / file).read_text(), count=1)
+    assert count
+    (root / file).write_text(text)
+    refused_in_one_line(root, capsys, line, says)
 
 
 # Texts
@@ -132,52 +189,31 @@ def test_a_planned_row_is_replaced_and_keeps_its_title(root, page, folder):
     assert "\n# Big memory\n" in texts["book/10_memory.md"]
 
 
-PARTS = """parts:
-  - caption: Part I
-    chapters:
-      - file: book/01_a
-        title: 01 · A
-        sections:
-          - file: notebooks/01_a/01_a
-            title: The assignment
-      - file: book/09_b
-        title: 09 · B
-        sections:
-          - file: notebooks/09_b/09_b
-            title: The assignment
-  - caption: Part II
-    chapters:
-      - file: book/17_c
-        title: 17 · C
-        sections:
-          - file: notebooks/17_c/17_c
-            title: The assignment
-  - caption: Reference
-"""
+def entry(lesson, name):
+    """A lesson's chapter in the table of contents."""
+    return (
+        f"      - file: book/{lesson}\n        title: {lesson[:2]} · {name}\n        sections:\n"
+        f"          - file: notebooks/{lesson}/{lesson}\n            title: The assignment\n"
+    )
 
 
-@pytest.mark.parametrize(("name", "before"), [("02_new", "01_a"), ("10_new", "09_b"), ("18_new", "17_c")])
+PARTS = (
+    f"parts:\n  - caption: Part I\n    chapters:\n{entry('01_a', 'A')}{entry('09_b', 'B')}"
+    f"  - caption: Part II\n    chapters:\n{entry('17_c', 'C')}  - caption: Reference\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "before"), [("02_new", ("01_a", "A")), ("10_new", ("09_b", "B")), ("18_new", ("17_c", "C"))]
+)
 def test_the_books_pages_list_it_in_the_part_of_its_neighbor(name, before):
-    made = generator.in_toc(PARTS, name, "New")
-    entry = next(piece for piece in PARTS.split("      - file: book/") if piece.startswith(before))
-    entry = entry.split("  - caption")[0]
-    new = re.sub(r"title: \d\d · .", f"title: {name[:2]} · New", entry.replace(before, name))
-    assert f"      - file: book/{entry}      - file: book/{new}" in made
-    assert made.replace(f"      - file: book/{new}", "") == PARTS
+    expected = PARTS.replace(entry(*before), entry(*before) + entry(name, "New"))
+    assert generator.in_toc(PARTS, name, "New") == expected
 
 
-def test_a_lesson_before_all_others_is_the_first(root):
+def test_a_lesson_before_all_others_is_the_first():
     made = generator.in_toc("  - file: book/02_b\n    sections:\n      - file: b\n", "01_a", "A")
     assert made.index("01_a") < made.index("02_b")
-
-
-@pytest.mark.parametrize(("page", "says"), [("README.md", "README.md has no table"), ("_toc.yml", "_toc.yml lists no")])
-def test_a_page_without_a_list_is_named_and_nothing_is_written(root, capsys, page, says):
-    (root / page).write_text("nothing\n")
-    before = contents(root)
-    assert main(["new-lesson", NAME]) == 2
-    assert capsys.readouterr().err.startswith(f"autograder: {says}")
-    assert contents(root) == before
 
 
 # Failures midway
@@ -200,81 +236,34 @@ def test_a_full_disk_leaves_everything_as_it_was(root, capsys, monkeypatch, fail
 
 
 @pytest.mark.parametrize("error", [ValueError("refused"), KeyboardInterrupt()])
-def test_a_release_that_fails_leaves_everything_as_it_was(root, monkeypatch, error):
-    before = contents(root)
-
-    def fail(lessons):
-        assert (root / NEW[0]).is_file()
-        (root / "notebooks" / NAME).mkdir(parents=True)
-        (root / "notebooks" / NAME / "half.ipynb").write_text("half")
-        raise error
-
-    monkeypatch.setattr(release, "release", fail)
-    with pytest.raises(type(error)):
-        generator.new_lesson(type("Arguments", (), {"lesson": NAME}))
-    assert contents(root) == before
-    assert not (root / "solutions" / NAME).exists() and not (root / "notebooks" / NAME).exists()
-
-
-# Exercises
-
-
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("command", "lesson", "written", "arguments"),
     [
-        (["99", FUNCTION], "no lesson"),
-        (["02", "two words"], "'two words' is no name for a function: write small letters"),
-        (["02", "class"], "'class' is no name for a function"),
-        (["02", "BusBandwidth"], "'BusBandwidth' is no name for a function"),
-        (["02", "b" * 41], "is no name for a function: .* at most 40"),
-        (["02", "ring_time"], r"the name ring_time is taken: solutions/02_costs/02_costs.ipynb:\d+ defines it"),
-        (["02", "ping_pong"], r"the name ping_pong is taken: solutions/02_costs/02_costs.ipynb:\d+ defines it"),
-        (["02", FUNCTION, "--points", "0.3"], "an exercise has points in quarters, such as 0.5 or 2, not 0.3"),
-        (["02", FUNCTION, "--points", "0"], "an exercise has points in quarters, such as 0.5 or 2, not 0"),
-        (["02", FUNCTION, "--points", "inf"], "an exercise has points in quarters, such as 0.5 or 2, not inf"),
+        (generator.new_lesson, NAME, NEW[0], {"lesson": NAME}),
         (
-            ["01", FUNCTION],
-            "01_collectives is full: it has (60 cells|7 exercises), and a lesson has at most (60|7); in lessons 02 ",
+            generator.new_exercise,
+            LESSON,
+            f"solutions/{LESSON}/checks/{FUNCTION}.py",
+            {"lesson": "02", "function": FUNCTION, "points": 2.0, "ranks": False},
         ),
-        (
-            ["02", FUNCTION, "--points", "0.75", "--ranks"],
-            "an exercise on ranks has three checks, and so 1 point or more",
-        ),
-        (["02", "told"], "solutions/02_costs/checks/told.py exists: move it away first, or choose another name"),
     ],
 )
-def test_an_exercise_that_cannot_be_is_refused_in_one_line_and_nothing_is_written(root, capsys, arguments, says):
-    (root / "solutions" / LESSON / "checks" / "told.py").touch()
-    before = contents(root)
-    assert main(["new-exercise", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert re.match(rf"autograder: .*(?:{says})", error) and error.count("\n") == 1, error
-    assert contents(root) == before
-
-
-def test_a_name_that_a_known_answer_begins_with_is_refused(root, capsys):
-    path = root / "solutions" / LESSON / "right.py"
-    path.write_text(path.read_text().replace("def roofline_by_intensity", f"def {FUNCTION}_by_intensity"))
-    assert main(["new-exercise", "02", FUNCTION]) == 2
-    assert f"a known answer of {LESSON} is named {FUNCTION}_… already" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("error", [ValueError("refused"), KeyboardInterrupt()])
-def test_a_release_that_fails_leaves_no_exercise(root, monkeypatch, error):
+def test_a_release_that_fails_leaves_everything_as_it_was(
+    root, monkeypatch, error, command, lesson, written, arguments
+):
     before = contents(root)
 
     def fail(lessons):
-        assert (root / "solutions" / LESSON / "checks" / f"{FUNCTION}.py").is_file()
-        (root / "notebooks" / LESSON).mkdir(parents=True)
-        (root / "notebooks" / LESSON / f"{LESSON}.ipynb").write_text("half")
+        assert (root / written).is_file()
+        (root / "notebooks" / lesson).mkdir(parents=True)
+        (root / "notebooks" / lesson / f"{lesson}.ipynb").write_text("half")
         raise error
 
     monkeypatch.setattr(release, "release", fail)
     with pytest.raises(type(error)):
-        generator.new_exercise(
-            type("Arguments", (), {"lesson": "02", "function": FUNCTION, "points": 2.0, "ranks": False})
-        )
+        command(argparse.Namespace(**arguments))
     assert contents(root) == before
+    assert not (root / "solutions" / NAME).exists() and not (root / "notebooks" / NAME).exists()
 
 
 # What is planned
@@ -313,13 +302,6 @@ def test_a_module_of_checks_gets_the_imports_that_it_lacks_and_no_other(root):
     assert text.startswith(first.partition("from collections")[0])
     with pytest.raises(ValueError, match=r"checks\.py defines Outcome already: make a package of it"):
         generator.appended(notebook.ROOT / "solutions" / LESSON / "checks.py", text, first)
-
-
-def test_an_exercise_on_ranks_needs_what_the_setup_cells_import(root, capsys):
-    path = root / "solutions" / LESSON / f"{LESSON}.ipynb"
-    path.write_text(path.read_text().replace('"import torch.distributed as dist\\n"', '"\\n"'))
-    assert main(["new-exercise", "02", FUNCTION, "--ranks"]) == 2
-    assert f"no setup cell of {LESSON} imports dist: import it there first" in capsys.readouterr().err
 
 
 # Outputs

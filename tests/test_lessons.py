@@ -33,28 +33,17 @@ def checks() -> list[Check]:
     return [one for (module, _), one in REGISTERED.items() if module.startswith("autograder.checks.")]
 
 
-def complain(found: list[str]) -> None:
-    """Fail with these sentences alone: pytest's own account of an assertion hides them, and cuts long ones."""
+@each_lesson
+def test_a_lesson_keeps_the_rules_has_its_files_and_is_listed(lesson):
+    """With these sentences alone: pytest's own account of an assertion hides them, and cuts long ones."""
+    found = rules.missing_files(lesson, notebook.ROOT)
+    found += rules.missing_in_lists(lesson, {name: (notebook.ROOT / name).read_text() for name in LISTS})
+    try:
+        found += rules.of_lesson(lesson)
+    except ValueError as error:  # a file of known answers that cannot be read
+        found.append(str(error))
     if found:
         pytest.fail("\n".join(found), pytrace=False)
-
-
-@each_lesson
-def test_a_lesson_keeps_the_rules(lesson):
-    try:
-        complain(rules.of_lesson(lesson))
-    except ValueError as error:  # a file of known answers that cannot be read
-        complain([str(error)])
-
-
-@each_lesson
-def test_each_lesson_has_its_files(lesson):
-    complain(rules.missing_files(lesson, notebook.ROOT))
-
-
-@each_lesson
-def test_each_lesson_is_listed(lesson):
-    complain(rules.missing_in_lists(lesson, {name: (notebook.ROOT / name).read_text() for name in LISTS}))
 
 
 #: A cell that a chapter shows, and the functions and classes that a cell defines.
@@ -112,13 +101,6 @@ def test_points_that_do_not_agree_are_named():
     ]
 
 
-def planted(cell_id, change):
-    """The cells of a lesson, one of which `change` has changed."""
-    cells = copy.deepcopy(notebook.read(LESSON).cells)
-    change(next(cell for cell in cells if cell.id == cell_id))
-    return cells
-
-
 def change_source(old, new):
     """A change of a cell's text, which must be there."""
 
@@ -158,16 +140,19 @@ EXAMPLE = "08-ex1-try"
 )  # fmt: skip
 def test_what_no_lesson_may_have_is_named_with_its_place(rule, cell, change, says):
     find = {
-        "cells": lambda cells: rules.strange_cells(LESSON, cells),
+        "cells": functools.partial(rules.strange_cells, LESSON),
         "regions": rules.strange_regions,
         "rebound": rules.rebound_names,
         "long": rules.long_cells,
         "markup": rules.strange_markup,
         "statement": rules.long_statements,
     }[rule]
-    assert not find(notebook.read(LESSON).cells)
-    assert any(says in line for line in find(planted(cell, change))), find(planted(cell, change))
-    assert all("\n" not in line for line in find(planted(cell, change)))
+    cells = copy.deepcopy(notebook.read(LESSON).cells)
+    assert not find(cells)
+    change(next(one for one in cells if one.id == cell))
+    found = find(cells)
+    assert any(says in line for line in found), found
+    assert all("\n" not in line for line in found)
 
 
 def test_hints_and_formulas_are_no_words_of_a_statement():
@@ -209,16 +194,15 @@ def test_an_exercise_without_an_example_is_named():
 
 
 def test_an_answer_with_a_check_that_is_none_is_named():
-    answer = Answer("rounds_up", LESSON, EXERCISE, "", "", (f"{EXERCISE}-test",), ("no_such_check",))
+    answer = Answer("rounds_up", LESSON, EXERCISE, "", "", (), ("no_such_check",))
     assert rules.strange_answers([Check(EXERCISE, 1, False, holds)], [answer]) == [
         f"rounds_up is recorded to fail no_such_check, which is no check of {EXERCISE}: its checks are holds"
     ]
 
 
 def test_an_answer_without_a_record_and_a_record_without_an_answer_are_named():
-    answer = Answer("rounds_up", LESSON, EXERCISE, "", "")
-    other = Answer("adds_one", LESSON, EXERCISE, "", "")
-    assert rules.unlike_the_record([answer, other], [(EXERCISE, "rounds_down")]) == [
+    answers = [Answer(name, LESSON, EXERCISE, "", "") for name in ("rounds_up", "adds_one")]
+    assert rules.unlike_the_record(answers, [(EXERCISE, "rounds_down")]) == [
         "rounds_down is recorded, but no wrong answer: make audit LESSONS=08-ex1 RECORD=1",
         "adds_one, rounds_up are not recorded: make audit LESSONS=08-ex1 RECORD=1",
     ]
@@ -234,14 +218,11 @@ def test_an_answer_to_no_exercise_is_named():
 
 
 def test_a_lesson_without_a_file_is_named(tmp_path):
-    assert rules.missing_files("98_tiny", tmp_path) == [
-        "98_tiny has no solutions/98_tiny/98_tiny.ipynb: add it",
-        "98_tiny has no solutions/98_tiny/checks.py: add it",
-        "98_tiny has no solutions/98_tiny/wrong.md: add it",
-        "98_tiny has no solutions/98_tiny/verdicts.txt: add it",
-        "98_tiny has no solutions/98_tiny/right.py: add it",
-        "98_tiny has no book/98_tiny.md: add it",
+    files = [
+        f"solutions/98_tiny/{name}" for name in ("98_tiny.ipynb", "checks.py", "wrong.md", "verdicts.txt", "right.py")
     ]
+    expected = [f"98_tiny has no {name}: add it" for name in (*files, "book/98_tiny.md")]
+    assert rules.missing_files("98_tiny", tmp_path) == expected
     package = tmp_path / "solutions" / "98_tiny" / "checks"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
