@@ -21,13 +21,6 @@ def test_exceptions_are_checks_and_lessons_that_exist():
     assert matrix.SHARED.keys() <= known
 
 
-@pytest.mark.parametrize("lesson", notebook.lessons())
-def test_wrong_answers_name_checks_of_their_own_exercise(lesson):
-    rows = {(row.exercise, row.check) for row in matrix.of_lesson(lesson)}
-    for known in wrong.of_lesson(lesson):
-        assert all((known.cell, name) in rows for name in known.fails), known.name
-
-
 def test_a_property_that_nothing_fails_alone_is_named(monkeypatch):
     kept = [known for known in wrong.of_lesson(STEP) if "adam_corrects_late_updates_too" not in known.fails]
     monkeypatch.setattr("autograder.answers.wrong.of_lesson", lambda lesson: kept)

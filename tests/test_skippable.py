@@ -8,8 +8,6 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.lessons import notebook, skippable
 
-SHOWN = "picture = draw(2)"
-
 
 def cell(name: str, source: str, role: str = "", *tags: str) -> nbformat.NotebookNode:
     """A code cell of a lesson; role: "solution", "grade" or "" as `notebook.nbgrader_role` has it."""
@@ -23,35 +21,38 @@ def lesson() -> nbformat.NotebookNode:
         cell("setup", "import math\nfactor = 2", "", "setup"),
         cell("ex1", "def twice(x):\n    return factor * x", "solution"),
         cell("draw", "def draw(x):\n    return twice(x)\n\nnumbers = [1, 2]"),
-        cell("show", SHOWN),
+        cell("show", "picture = draw(2)"),
         cell("ex1-test", "numbers = [3]\nassert [twice(x) for x in numbers] == [6]", "grade"),
     ]
     return new_notebook(cells=cells)
 
 
-def skipped(changed: dict[str, str] | None = None, more: list[str] = ()) -> set[str]:
+def skipped(changed: dict[str, str], more: list[str] = ()) -> set[str]:
     """What need not run where a student has changed cells, and added some."""
-    changed = changed or {}
     cells = [cell(one.id, changed.get(one.id, one.source), notebook.nbgrader_role(one)) for one in lesson().cells]
     cells += [cell(f"own-{number}", source) for number, source in enumerate(more)]
     return skippable.skippable_cells(cells, lesson())
 
 
-def test_what_only_shows_something_need_not_run():
-    assert skipped() == {"draw", "show"}
-    assert skipped({"ex1": "def twice(x):\n    numbers = x\n    return x + numbers"}) == {"draw", "show"}
+BOTH = {"draw", "show"}
 
 
-def test_what_an_answer_reads_runs_and_what_that_reads_too():
-    assert skipped({"ex1": "def twice(x):\n    return numbers[1] * x"}) == {"show"}
-    assert skipped({"ex1": "def twice(x):\n    return picture"}) == set()
-
-
-def test_what_a_student_has_changed_or_added_runs():
-    assert skipped({"show": "picture = draw(3)"}) == set(), "it reads what the other one defines"
-    assert skipped({"draw": "def draw(x):\n    return x"}) == {"show"}
-    assert skipped(more=["print(picture)"]) == set()
-    assert skipped(more=["print(3)"]) == {"draw", "show"}
+@pytest.mark.parametrize(
+    ("changed", "more", "unneeded"),
+    [
+        ({}, [], BOTH),
+        ({"ex1": "def twice(x):\n    numbers = x\n    return x + numbers"}, [], BOTH),
+        ({"ex1": "def twice(x):\n    return numbers[1] * x"}, [], {"show"}),
+        ({"ex1": "def twice(x):\n    return picture"}, [], set()),  # which is made with what the other one defines
+        ({"show": "picture = draw(3)"}, [], set()),
+        ({"draw": "def draw(x):\n    return x"}, [], {"show"}),
+        ({}, ["print(picture)"], set()),
+        ({}, ["print(3)"], BOTH),
+        ({"ex1": "def twice(model):\n    return model.eval()"}, [], BOTH),  # a method of that name reads nothing else
+    ],
+)
+def test_only_what_an_answer_reads_and_a_student_changed_or_added_runs(changed, more, unneeded):
+    assert skipped(changed, more) == unneeded
 
 
 UNCERTAIN = [
@@ -62,24 +63,20 @@ UNCERTAIN = [
 
 @pytest.mark.parametrize("source", UNCERTAIN)
 def test_where_nobody_can_say_what_is_read_everything_runs(source):
-    assert skipped(more=[source]) == set()
+    assert skipped({}, [source]) == set()
 
 
 def test_a_lesson_without_a_setup_cell_runs_whole():
     nb = lesson()
     nb.cells[0].metadata.tags = []
-    assert skippable.skippable_cells(nb.cells, lesson()) == {"draw", "show"}
+    assert skippable.skippable_cells(nb.cells, lesson()) == BOTH
     assert skippable.skippable_cells(nb.cells, nb) == set()
 
 
 @pytest.mark.parametrize("call", ["locals()['factor']", "vars()", "vars(x)", "[locals() for _ in x]"])
 def test_in_a_function_locals_are_its_own(call):
-    assert skipped({"ex1": f"def twice(x, factor=2):\n    return {call} * x"}) == {"draw", "show"}
-    assert skipped({"ex1": f"class Twice:\n    def __call__(self, x):\n        return {call} * x"}) == {"draw", "show"}
-
-
-def test_a_method_of_that_name_is_no_such_reading():
-    assert skipped({"ex1": "def twice(model):\n    return model.eval()"}) == {"draw", "show"}
+    assert skipped({"ex1": f"def twice(x, factor=2):\n    return {call} * x"}) == BOTH
+    assert skipped({"ex1": f"class Twice:\n    def __call__(self, x):\n        return {call} * x"}) == BOTH
 
 
 @pytest.mark.parametrize("name", notebook.lessons())
