@@ -12,6 +12,7 @@ from autograder.checking import check, stage
 from autograder.checking.cases import Call
 from autograder.checking.expect import RAISED, WRONG, CheckFailed
 from autograder.checks.costs import common
+from ranks import source as places
 
 
 def students(source: str) -> Any:
@@ -226,10 +227,7 @@ def test_an_error_of_the_checks_own_code_is_no_students(body, source, says):
     assert found.message.startswith("The test could not judge what your code gave, and stopped with ")
     assert (found.kind, found.error) == (WRONG, "") and found.record()["fault"] == found.fault
     assert CheckFailed.of_record(found.record()).fault == found.fault
-
-
-def test_hints_are_searched_for_with_what_was_seen_as_before():
-    assert failure(reads_a_shape, "def double(x):\n    pass").compared[0] == "raised"
+    assert found.compared[0] == "raised", "hints are searched for with what was seen, as of a student's error"
 
 
 # ---- in ranks ----
@@ -269,8 +267,6 @@ class Model:
     ],
 )
 def test_in_a_rank_a_drivers_own_mistake_is_told_from_the_students(monkeypatch, driver, source, own):
-    from ranks import source as places
-
     monkeypatch.setattr(places, "HIDDEN", {__file__})  # as the checks of a lesson are
 
     def launches(double, *, rng):
