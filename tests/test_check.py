@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from dataclasses import replace
@@ -12,7 +13,6 @@ import pytest
 import ranks
 from autograder import checks
 from autograder.answers import answer as answers
-from autograder.answers import right, wrong
 from autograder.checking import check, hints, stage
 from autograder.checking.expect import (
     CheckFailed,
@@ -23,42 +23,11 @@ from autograder.checking.expect import (
     expect_raises,
     expect_unchanged,
 )
-from autograder.checking.hints import same_evidence
+from autograder.checks.zero1 import training
 from autograder.lessons import notebook
 from ranks import processes, source
 from tests.helpers import tiny_lesson
 from tests.helpers.modules import import_checks
-
-
-def test_close_arrays_pass_and_others_are_told_where_they_differ():
-    expected = np.array([1.0, 2.0, 3.0])
-    expect_close("case", [1.0, 2.0, 3.0 + 1e-12], expected, what="the mean", rtol=1e-9)
-    with pytest.raises(CheckFailed, match=r"the mean is wrong at index \(2,\): got 4, expected 3"):
-        expect_close("case", np.array([1.0, 2.0, 4.0]), expected, what="the mean", rtol=1e-9)
-    with pytest.raises(CheckFailed, match="shape"):
-        expect_close("case", expected[None], expected, what="the mean", rtol=1e-9)
-
-
-def test_an_expected_inf_or_nan_lets_nothing_else_pass():
-    """A difference from inf is inf or nan, and no bound that inf gives is ever passed."""
-    expected = np.array([1.0, -np.inf])
-    expect_close("case", [1.0, -np.inf], expected, what="lse", rtol=1e-9)
-    for bad in ([1.0, np.inf], [1.0, np.nan], [1.0, 5.0], [2.0, -np.inf], [np.nan, -np.inf]):
-        with pytest.raises(CheckFailed, match="lse is wrong"):
-            expect_close("case", bad, expected, what="lse", rtol=1e-9)
-    with pytest.raises(CheckFailed, match="nan is expected"):
-        expect_close("case", np.array(np.nan), np.array(np.nan), what="the loss", rtol=1e-9)
-    with pytest.raises(CheckFailed, match="wrong at index"):
-        expect_close("case", [1.0], np.array([1.0 + 1.0j]), what="the product", rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("got", "says"),
-    [(None, "does the function return it"), ("text", "array of numbers"), ([1.0, float("nan")], "contains nan")],
-)
-def test_what_is_no_array_of_numbers_is_told(got, says):
-    with pytest.raises(CheckFailed, match=says):
-        expect_close("case", got, np.array([1.0, 2.0]), what="the mean", rtol=1e-9)
 
 
 class EqualToAll:
@@ -70,9 +39,32 @@ class EqualToAll:
     __hash__ = None
 
 
-def test_an_object_that_equals_everything_is_no_array():
-    with pytest.raises(CheckFailed):
-        expect_close("case", EqualToAll(), np.array([1.0]), what="the mean", rtol=1e-9)
+#: A difference from inf is inf or nan, and no bound that inf gives is ever passed.
+LOW = np.array([1.0, -np.inf])
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "says"),
+    [
+        ([1.0, 2.0, 3.0 + 1e-12], [1.0, 2.0, 3.0], None),
+        ([1.0, 2.0, 4.0], [1.0, 2.0, 3.0], r"the mean is wrong at index \(2,\): got 4, expected 3"),
+        ([1.0, 2.0, 3.0], [[1.0, 2.0, 3.0]], "shape"),
+        ([1.0, -np.inf], LOW, None),
+        *[
+            (bad, LOW, "the mean is wrong")
+            for bad in ([1.0, np.inf], [1.0, np.nan], [1.0, 5.0], [2.0, -np.inf], [np.nan, -np.inf])
+        ],
+        (np.array(np.nan), np.nan, "nan is expected"),
+        ([1.0], [1.0 + 1.0j], "wrong at index"),
+        (None, [1.0, 2.0], "does the function return it"),
+        ("text", [1.0, 2.0], "array of numbers"),
+        ([1.0, np.nan], [1.0, 2.0], "contains nan"),
+        (EqualToAll(), [1.0], "array of numbers"),
+    ],
+)
+def test_close_arrays_pass_and_others_are_told_where_they_differ(got, expected, says):
+    with contextlib.nullcontext() if says is None else pytest.raises(CheckFailed, match=says):
+        expect_close("case", got, np.array(expected), what="the mean", rtol=1e-9)
 
 
 def test_changed_inputs_are_noticed_to_the_bit():
@@ -81,34 +73,54 @@ def test_changed_inputs_are_noticed_to_the_bit():
         expect_unchanged("case", np.array([0.0]), np.array([-0.0]), what="w")
 
 
-def test_expected_errors_are_of_one_kind_and_name_what_is_wrong():
-    def refuse(x):
-        raise ValueError(f"x must be positive, got {x}")
-
-    expect_raises("case", refuse, -1, error=ValueError, mentions="x")
-    with pytest.raises(CheckFailed, match="should name 'y'"):
-        expect_raises("case", refuse, -1, error=ValueError, mentions="y")
-    with pytest.raises(CheckFailed, match="nothing was raised"):
-        expect_raises("case", abs, -1, error=ValueError)
-    with pytest.raises(CheckFailed, match="expected ValueError, got TypeError"):
-        expect_raises("case", abs, "text", error=ValueError)
+def refuse(x):
+    raise ValueError(f"x must be positive, got {x}")
 
 
-def test_evidence_is_compared_by_value_and_up_to_rounding():
-    assert same_evidence([np.array([1.0, 2.0]), "sent", 3], [np.array([1.0, 2.0 + 1e-9]), "sent", 3])
-    assert not same_evidence([np.array([1.0, 2.0])], [np.array([1.0, 2.1])])
-    assert not same_evidence(np.zeros(2), np.zeros(3))
-    assert not same_evidence(np.array([1.0, np.inf]), np.array([2.0, np.inf]))
-    assert not same_evidence(1, True) and not same_evidence("1", 1)
-    assert not same_evidence(1.0, "text") and not same_evidence("nan", float("nan"))
-    assert same_evidence({"a": 1.0}, {"a": 1.0}) and not same_evidence({"a": 1}, {"b": 1})
+@pytest.mark.parametrize(
+    ("function", "argument", "mentions", "says"),
+    [
+        (refuse, -1, "x", None),
+        (refuse, -1, "y", "should name 'y'"),
+        (abs, -1, "", "nothing was raised"),
+        (abs, "text", "", "expected ValueError, got TypeError"),
+    ],
+)
+def test_expected_errors_are_of_one_kind_and_name_what_is_wrong(function, argument, mentions, says):
+    with contextlib.nullcontext() if says is None else pytest.raises(CheckFailed, match=says):
+        expect_raises("case", function, argument, error=ValueError, mentions=mentions)
 
 
-def solution():
-    """The right answer of the little exercise below."""
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ([np.array([1.0, 2.0]), "sent", 3], [np.array([1.0, 2.0 + 1e-9]), "sent", 3], True),
+        ([np.array([1.0, 2.0])], [np.array([1.0, 2.1])], False),
+        (np.zeros(2), np.zeros(3), False),
+        (np.array([1.0, np.inf]), np.array([2.0, np.inf]), False),
+        (1, True, False),
+        ("1", 1, False),
+        (1.0, "text", False),
+        ("nan", float("nan"), False),
+        ({"a": 1.0}, {"a": 1.0}, True),
+        ({"a": 1}, {"b": 1}, False),
+        ({"p": np.float32("nan")}, {"p": np.float32("nan")}, True),
+        (np.float32("nan"), np.float32(1), False),
+    ],
+)
+def test_evidence_is_compared_by_value_and_up_to_rounding(one, other, same):
+    assert hints.same_evidence(one, other) == same
 
-    def double(x):
-        return 2 * x
+
+@pytest.mark.parametrize(
+    ("evidence", "telling"),
+    [
+        *[(common, False) for common in ("nothing raised", ["sent", 1, True], {"rank": 3}, np.array([0, 2]))],
+        *[(n, True) for n in (0.25, ["sent", 1, ("all_reduce", 28)], {"rank": np.array([1.5])}, -1, 10**400)],
+    ],
+)
+def test_numbers_make_a_hint_a_fact_and_what_many_mistakes_give_does_not(evidence, telling):
+    assert hints.is_telling(("2 ranks", evidence)) == telling
 
 
 def forgets(x):
@@ -123,17 +135,21 @@ ADDS_TWO = Hint("adds_two", "You added two.")
 
 
 @pytest.fixture
-def doubling(monkeypatch):
-    """A check of an exercise with two known mistakes that live only in this test."""
-    known = [
+def known(monkeypatch):
+    """The known answers to the exercise 00-double, a list: two mistakes that live only in this test."""
+    of_exercise = [
         answers.Answer("forgets", "L", "00-double", "forgets", "You returned x.", ("00-double-test",)),
         answers.Answer("adds_two", "L", "00-double", "adds_two", "You added two.", ("00-double-test",)),
     ]
     by_source = {"forgets": forgets, "adds_two": adds_two}
-    monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise: known)
-    monkeypatch.setattr(
-        "autograder.lessons.notebook.functions", lambda lesson, swap: {"double": by_source[swap["00-double"]]}
-    )
+    monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise: of_exercise)
+    monkeypatch.setattr(notebook, "functions", lambda lesson, swap: {"double": by_source[swap["00-double"]]})
+    return of_exercise
+
+
+@pytest.fixture
+def doubling(known):
+    """A check of this exercise."""
 
     @check.check("00-double", points=1)
     def doubles(double, *, rng):
@@ -144,80 +160,56 @@ def doubling(monkeypatch):
     return doubles
 
 
+def failure(run, *arguments):
+    """How a check fails on these answers."""
+    with pytest.raises(CheckFailed) as caught:
+        run(*arguments)
+    return caught.value
+
+
 def test_the_hint_of_the_mistake_that_was_made_is_shown(doubling):
     doubling(lambda x: x + x)
-    with pytest.raises(CheckFailed) as caught:
-        doubling(lambda y: y)
-    assert caught.value.hints == (Hint("forgets", "You returned x."),)
-    assert str(caught.value).endswith(" (case: first)\nHint: You returned x.")
-    with pytest.raises(CheckFailed) as caught:
-        doubling(lambda y: 2 + y)
-    assert caught.value.hints == (ADDS_TWO,)
+    forgot = failure(doubling, lambda y: y)
+    assert forgot.hints == (Hint("forgets", "You returned x."),)
+    assert str(forgot).endswith(" (case: first)\nHint: You returned x.")
+    assert failure(doubling, adds_two).hints == (ADDS_TWO,)
 
 
 def test_an_unknown_mistake_gets_no_hint(doubling):
-    with pytest.raises(CheckFailed) as caught:
-        doubling(lambda y: 3 * y)
-    assert caught.value.hints == () and "Hint" not in str(caught.value)
+    unknown = failure(doubling, lambda y: 3 * y)
+    assert unknown.hints == () and "Hint" not in str(unknown)
 
 
-def test_a_known_mistake_is_not_tried_on_a_check_that_it_passes(doubling, monkeypatch):
-    known = [replace(one, fails=("another",)) for one in wrong.of_exercise("00-double")]
-    monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise: known)
-    with pytest.raises(CheckFailed) as caught:
-        doubling(lambda y: 2 + y)
-    assert caught.value.hints == ()
-    known[1] = replace(known[1], fails=("another", "doubles"))
-    with pytest.raises(CheckFailed) as caught:
-        doubling(lambda y: 2 + y)
-    assert caught.value.hints == (ADDS_TWO,)
+@pytest.mark.parametrize(("fails", "hint"), [(("another",), ()), (("another", "doubles"), (ADDS_TWO,))])
+def test_a_known_mistake_is_not_tried_on_a_check_that_it_passes(doubling, known, fails, hint):
+    known[:] = [replace(one, fails=fails) for one in known]
+    assert failure(doubling, adds_two).hints == hint
 
 
-def test_no_hint_of_a_mistake_that_another_check_would_have_shown(doubling, monkeypatch):
+def test_no_hint_of_a_mistake_that_another_check_would_have_shown(doubling, known):
     """The known answer fails a check that this one passes: it is another mistake that looks the same here."""
-    known = [replace(one, fails=("doubles", "halves")) for one in wrong.of_exercise("00-double")]
-    monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise: known)
-    with hints.later(), pytest.raises(CheckFailed) as caught:
-        doubling(lambda y: 2 + y)
-    assert caught.value.find_hints(passed=["halves"]) == () and caught.value.find_hints() == (ADDS_TWO,)
-    (exact,) = caught.value.find_hints(failed=["doubles", "halves"])
-    (perhaps,) = caught.value.find_hints(failed=["doubles", "halves", "thirds"])
+    known[:] = [replace(one, fails=("doubles", "halves")) for one in known]
+    with hints.later():
+        failed = failure(doubling, adds_two)
+    assert failed.find_hints(passed=["halves"]) == () and failed.find_hints() == (ADDS_TWO,)
+    (exact,) = failed.find_hints(failed=["doubles", "halves"])
+    (perhaps,) = failed.find_hints(failed=["doubles", "halves", "thirds"])
     assert exact.sure and not perhaps.sure, "who fails more made another mistake, or two"
 
 
-def test_of_too_many_mistakes_that_look_alike_none_is_named(doubling, monkeypatch):
+@pytest.mark.parametrize(("more", "shown"), [(0, 1), (1, 2), (2, 0)])
+def test_of_too_many_mistakes_that_look_alike_none_is_named(doubling, known, more, shown):
     """The first two in the file were shown, whichever was made."""
-    known = wrong.of_exercise("00-double")
-    alike = [*known, *(replace(known[1], name=f"adds_{n}", hint=f"You added {n}.") for n in ("1 + 1", "4 - 2"))]
-    for count, shown in ((2, 1), (3, 2), (4, 0)):
-        monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise, count=count: alike[:count])
-        with pytest.raises(CheckFailed) as caught:
-            doubling(lambda y: 2 + y)
-        assert [hint.sure for hint in caught.value.hints] == [shown == 1] * shown
-
-
-@pytest.mark.parametrize("evidence", ["nothing raised", ["sent", 1, True], {"rank": 3}, np.array([0, 2])])
-def test_what_many_mistakes_give_makes_no_hint_a_fact(evidence):
-    assert not hints.is_telling(("2 ranks, width 12", evidence))
-
-
-def test_evidence_is_the_same_where_both_are_no_number():
-    assert hints.same_evidence({"p": np.float32("nan")}, {"p": np.float32("nan")})
-    assert not hints.same_evidence(np.float32("nan"), np.float32(1))
-
-
-@pytest.mark.parametrize("evidence", [0.25, ["sent", 1, ("all_reduce", 28)], {"rank": np.array([1.5])}, -1, 10**400])
-def test_numbers_make_a_hint_a_fact(evidence):
-    assert hints.is_telling(("2 ranks", evidence))
+    known += [replace(known[1], name=f"adds_{n}", hint=f"You added {n}.") for n in ("1 + 1", "4 - 2")[:more]]
+    assert [hint.sure for hint in failure(doubling, adds_two).hints] == [shown == 1] * shown
 
 
 def test_the_search_for_hints_can_be_put_off(doubling):
-    with hints.later(), pytest.raises(CheckFailed) as caught:
-        doubling(lambda y: 2 + y)
-    assert caught.value.hints == () and "Hint" not in str(caught.value)
-    assert caught.value.find_hints() == (ADDS_TWO,)
-    with pytest.raises(CheckFailed, match="Hint: You added two"):
-        doubling(lambda y: 2 + y)
+    with hints.later():
+        failed = failure(doubling, adds_two)
+    assert failed.hints == () and "Hint" not in str(failed)
+    assert failed.find_hints() == (ADDS_TWO,)
+    assert "Hint: You added two" in str(failure(doubling, adds_two))
 
 
 def test_calls_that_are_made_at_once_give_what_they_give_one_by_one():
@@ -241,9 +233,8 @@ def test_an_exercise_that_is_not_written_is_told_so_without_a_hint(doubling):
     def stub(x):
         raise NotImplementedError
 
-    with pytest.raises(CheckFailed, match="not written yet") as caught:
-        doubling(stub)
-    assert caught.value.hints == ()
+    unwritten = failure(doubling, stub)
+    assert "not written yet" in str(unwritten) and unwritten.hints == ()
 
 
 def test_what_a_student_prints_stays_out_of_the_feedback(doubling, capsys):
@@ -255,28 +246,18 @@ def test_what_a_student_prints_stays_out_of_the_feedback(doubling, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_body_of_an_answer_is_its_source():
-    assert right._body(solution) == "def double(x):\n    return 2 * x\n"
-    with pytest.raises(ValueError, match="docstring"):
-        right.answer_to("01-ex1-broadcast")(forgets)
-
-
 def hidden_oracle(rank, world_size, function):
     """A driver in a hidden folder: it calls the student's function, or fails by itself."""
     return function()
 
 
-@pytest.mark.parametrize(("function", "told"), [(lambda: 1 / 0, "test_check.py, line"), (int, None)])
-def test_no_line_of_a_test_is_told(monkeypatch, function, told):
-    from autograder.checks.zero1 import training
-
-    with pytest.raises(CheckFailed) as caught:
-        if told:
-            stage.run_ranks(hidden_oracle, 1, (function,))
-        else:
-            stage.run_ranks(training.drive, 1, (function, [None]))
-    assert "training.py" not in str(caught.value)
-    assert (told or "raised") in str(caught.value)
+@pytest.mark.parametrize(
+    ("driver", "arguments", "told"),
+    [(hidden_oracle, (lambda: 1 / 0,), "test_check.py, line"), (training.drive, (int, [None]), "raised")],
+)
+def test_no_line_of_a_test_is_told(driver, arguments, told):
+    said = str(failure(stage.run_ranks, driver, 1, arguments))
+    assert "training.py" not in said and told in said
 
 
 @pytest.fixture
@@ -296,30 +277,28 @@ def test_shared_inputs_are_tried_on_a_known_mistake_only_once(doubling, monkeypa
     monkeypatch.setattr(check, "attempt", counted)
     check.share_inputs()
     for _ in range(2):
-        with pytest.raises(CheckFailed) as caught:
-            doubling(lambda y: 2 + y)
-        assert caught.value.hints == (ADDS_TWO,)
+        assert failure(doubling, adds_two).hints == (ADDS_TWO,)
     assert len(seeds) == 2 + 2 and len(set(seeds)) == 1, "two answers, and each of the two known mistakes once"
 
 
 def test_a_known_mistake_that_outlived_fewer_launches_is_tried_again(monkeypatch, grading):
     grading.seed = 1
-    monkeypatch.setattr("autograder.lessons.notebook.functions", lambda lesson, swap: {"x": None})
-    failure = CheckFailed("wrong in the third launch")
+    monkeypatch.setattr(notebook, "functions", lambda lesson, swap: {"x": None})
+    wrong = CheckFailed("wrong in the third launch")
 
     def run(body, subjects, seed, launches):
         launches.count = min(3, launches.most + 1)  # it stops when it asks for one too many
-        return failure if launches.most >= 3 else None
+        return wrong if launches.most >= 3 else None
 
     known = answers.Answer("m", "L", "00-x", "", "")
     tried = [hints.twin("00-x", forgets, ["x"], known, 1, launches, run) for launches in (2, 1, 3, 2, 5)]
-    assert tried == [None, None, failure, None, failure]
+    assert tried == [None, None, wrong, None, wrong]
 
 
 def test_a_known_mistake_for_which_memory_was_short_is_tried_again(monkeypatch, grading):
     """A submission can fill the memory of the process, and must not take the hint from those after it."""
     grading.seed = 1
-    monkeypatch.setattr("autograder.lessons.notebook.functions", lambda lesson, swap: {"x": None})
+    monkeypatch.setattr(notebook, "functions", lambda lesson, swap: {"x": None})
     short, told = CheckFailed("raised MemoryError", "raised"), CheckFailed("wrong")
     short.__cause__ = MemoryError()
     failures = [short, told]
@@ -348,11 +327,10 @@ def test_an_error_in_the_students_code_keeps_its_case(monkeypatch, module):
     def answer(case):
         return {"simple": 1}[case]
 
-    with pytest.raises(CheckFailed) as caught:
-        raises_in_the_second_case(answer)
+    failed = failure(raises_in_the_second_case, answer)
     case = "odd" if module.startswith("autograder.checks.") else ""
-    assert (caught.value.message, caught.value.case) == ("Your code raised KeyError: 'odd'", case)
-    assert caught.value.record() == {
+    assert (failed.message, failed.case) == ("Your code raised KeyError: 'odd'", case)
+    assert failed.record() == {
         "check": "raises_in_the_second_case",
         "kind": "raised",
         "error": "KeyError",
@@ -360,7 +338,7 @@ def test_an_error_in_the_students_code_keeps_its_case(monkeypatch, module):
         "case": case,
         "hints": [],
     }
-    assert caught.value.compared == ("raised", ("KeyError", "'odd'")), "the same mistake in whatever case it comes"
+    assert failed.compared == ("raised", ("KeyError", "'odd'")), "the same mistake in whatever case it comes"
 
 
 @pytest.mark.parametrize(
@@ -397,7 +375,7 @@ def test_messages_quote_no_line_of_a_lessons_checks():
     stage.run_ranks(own_rank, 1, ())
     lesson = notebook.SOLUTIONS / "17_capstone"
     assert source.place(str(lesson / "checks" / "train.py"), 3) == "a line of the test"
-    assert source.place(str(lesson / "files" / "pieces.py"), 1).startswith("pieces.py, line 1: ")
+    assert source.place(str(lesson / "files" / "faults.py"), 1).startswith("faults.py, line 1: ")
 
 
 def not_imported(rank, world_size, names):
@@ -423,9 +401,9 @@ def test_a_checks_own_mistake_gets_no_hint(doubling):
         double(3)
         return no_such  # noqa: F821
 
-    with pytest.raises(CheckFailed, match="The test could not judge") as caught:
-        misnamed(lambda x: 2 + x)
-    assert caught.value.hints == () and caught.value.fault and caught.value.check == "misnamed"
+    failed = failure(misnamed, adds_two)
+    assert "The test could not judge" in str(failed)
+    assert failed.hints == () and failed.fault and failed.check == "misnamed"
 
 
 # ---- what is no check ----
@@ -464,19 +442,11 @@ def is_twice(twice, *, rng):
 
 @pytest.fixture
 def planted(tmp_path, monkeypatch):
-    """A function that writes the checks of a lesson, 97_planted, and gives what is wrong with them, in a line."""
+    """The file for the checks of a lesson, 97_planted."""
     monkeypatch.setattr(notebook, "ROOT", tmp_path)
     monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
     monkeypatch.setattr(checks, "_SOLUTIONS", tmp_path / "solutions")
-    path = tiny_lesson.lesson(tmp_path / "solutions", "97_planted").with_name("checks.py")
-
-    def write(text):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=r"checks\.py:\d") as caught:
-            checks.refuse_checks_of_nothing("97_planted")
-        return str(caught.value)
-
-    yield write
+    yield tiny_lesson.lesson(tmp_path / "solutions", "97_planted").with_name("checks.py")
     sys.modules.pop("autograder.checks.planted", None)
     for key in [key for key in check.REGISTERED if key[0] == "autograder.checks.planted"]:
         del check.REGISTERED[key]
@@ -485,7 +455,6 @@ def planted(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("", "", ""),
         ("97-ex1-twice", "97-ex1-twise", "4: is_twice is a check of 97-ex1-twise, no exercise of 97_planted: did you "
          "mean 97-ex1-twice?"),
         ("97-ex1-twice", "89-ex1-twice", "4: is_twice is a check of 89-ex1-twice, no exercise of 97_planted: did you "
@@ -498,13 +467,17 @@ def planted(tmp_path, monkeypatch):
     ],
 )  # fmt: skip
 def test_a_module_of_checks_that_is_wrong_is_named_with_its_line(planted, old, new, says):
-    if not old:
-        (notebook.SOLUTIONS / "97_planted" / "checks.py").write_text(CHECK)
+    planted.write_text(CHECK.replace(old, new, 1))
+    with pytest.raises(ValueError, match=r"checks\.py:\d") as caught:
         checks.refuse_checks_of_nothing("97_planted")
-        assert [one.name for one in checks.of_exercise("97-ex1-twice")] == ["is_twice"]
-        return
-    said = planted(CHECK.replace(old, new, 1))
+    said = str(caught.value)
     assert said.startswith(f"solutions/97_planted/checks.py:{says}") and "\n" not in said
+
+
+def test_a_module_of_checks_that_is_right_is_read(planted):
+    planted.write_text(CHECK)
+    checks.refuse_checks_of_nothing("97_planted")
+    assert [one.name for one in checks.of_exercise("97-ex1-twice")] == ["is_twice"]
 
 
 LONG = {"step": 20, "lr": 0.116, "nested": {"list": [1, 2.0, None, True, {"deep": [1e-300]}]}, "b": "x" * 300}
