@@ -44,6 +44,7 @@ def test_the_list_says_in_sentences_what_each_property_is_worth(lesson):
             assert all(worth), test.id
             numbers = [float(match[1]) for match in worth if match[1]]
             assert sum(numbers) == test.metadata.nbgrader.points and numbers[0] == max(numbers), test.id
+            assert {number % 0.25 for number in numbers} == {0.0}, f"{test.id}: quarters of a point"
 
 
 def test_a_check_without_a_docstring_is_named():
