@@ -23,32 +23,30 @@ def released(course):
     return course / "notebooks" / "98_tiny" / "98_tiny.ipynb"
 
 
+def cells(course):
+    return {cell.id: cell for cell in nbformat.read(released(course), as_version=4).cells}
+
+
 def test_notebooks_are_what_the_solutions_give():
     assert release.stale() == []
 
 
 def test_answers_and_hidden_tests_are_cut_and_the_rest_stays(course):
     release.release()
-    text = released(course).read_text()
-    assert tiny.ANSWER not in text
-    assert "hidden" not in text.lower()
-    cells = {cell.id: cell for cell in nbformat.read(released(course), as_version=4).cells}
-    before = {cell.id: cell for cell in notebook.read("98_tiny").cells}
-    assert list(cells) == list(before)
-    stub = cells["98-ex1-twice"].source
+    text, made = released(course).read_text(), cells(course)
+    assert tiny.ANSWER not in text and "hidden" not in text.lower()
+    assert list(made) == [cell.id for cell in notebook.read("98_tiny").cells]
+    stub, test = made["98-ex1-twice"].source, made["98-ex1-twice-test"]
     assert stub.endswith('    raise NotImplementedError("write this function")')
     assert stub.startswith('def twice(x):\n    """Two times x."""')
-    assert "assert twice(2) == 4" in cells["98-ex1-twice-test"].source
-    assert cells["98-ex1-twice-test"].metadata.nbgrader.points == 3
+    assert "assert twice(2) == 4" in test.source and test.metadata.nbgrader.points == 3
 
 
 def test_each_lesson_comes_with_a_tutor_for_assistants(course):
     release.release()
     text = (released(course).parent / "AGENTS.md").read_text()
     assert text == release.AGENTS.read_text() and "Do not write or complete the code of an answer cell" in text
-    stub = next(
-        cell.source for cell in nbformat.read(released(course), as_version=4).cells if release.STUB in cell.source
-    )
+    stub = cells(course)["98-ex1-twice"].source
     assert "raise NotImplementedError" in stub and "`raise NotImplementedError`" in text, "the file names the stub"
 
 

@@ -6,6 +6,7 @@ import ast
 
 import pytest
 
+from autograder import checks
 from autograder.__main__ import main
 from autograder.answers import right, wrong
 from autograder.authoring import where
@@ -54,8 +55,6 @@ def test_every_part_of_the_exercise_is_named(capsys):
 
 
 def test_the_checks_are_those_that_are_registered(capsys):
-    from autograder import checks
-
     exercise = where.find("02-ex1")
     whats = {what for _, _, what in said(capsys, "02-ex1") if what.startswith("check ")}
     own = {one.name for one in checks.of_exercise(exercise.cell)}
@@ -69,32 +68,31 @@ def test_an_exercise_that_the_example_class_names_by_a_constant_is_found(capsys)
     assert any("never_ends(EMA)" in place for place in places)
 
 
-def test_checks_are_found_in_packages_and_by_constants(tmp_path, monkeypatch):
-    monkeypatch.setattr(notebook, "ROOT", tmp_path)
-    monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
-    package = tmp_path / "solutions" / "98_tiny" / "checks"
-    package.mkdir(parents=True)
-    text = 'TWICE, OTHER = "98-ex1-twice", "98-ex2-other"\n\n@check.check(TWICE, points=2)\ndef doubles(twice): ...\n'
-    (package / "twice.py").write_text(text + "\n@check(OTHER, veto=True)\ndef others(other): ...\n")
-    exercise = where.Exercise("98_tiny", "98-ex1-twice", ("twice",))
-    assert [(str(place), place.name) for place in where._checks(exercise)] == [
-        ("solutions/98_tiny/checks/twice.py:4", "doubles")
-    ]
-
-
-def test_answers_are_found_where_they_are_written(tmp_path, monkeypatch):
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """The folder of a lesson in a repository of its own, and one of its two exercises."""
     monkeypatch.setattr(notebook, "ROOT", tmp_path)
     monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
     folder = tmp_path / "solutions" / "98_tiny"
-    folder.mkdir(parents=True)
+    (folder / "checks").mkdir(parents=True)
+    return folder, where.Exercise("98_tiny", "98-ex1-twice", ("twice",))
+
+
+def test_checks_are_found_in_packages_and_by_constants(tiny):
+    folder, exercise = tiny
+    text = 'TWICE, OTHER = "98-ex1-twice", "98-ex2-other"\n\n@check.check(TWICE, points=2)\ndef doubles(twice): ...\n'
+    (folder / "checks" / "twice.py").write_text(text + "\n@check(OTHER, veto=True)\ndef others(other): ...\n")
+    found = [(str(place), place.name) for place in where._checks(exercise)]
+    assert found == [("solutions/98_tiny/checks/twice.py:4", "doubles")]
+
+
+def test_answers_are_found_where_they_are_written(tiny):
+    folder, exercise = tiny
     entry = "### {}\nA hint.\n```diff\n+pass\n```\n"
-    (folder / "wrong.md").write_text(
-        f"# Wrong\n## 98-ex1-twice\n{entry.format('triples')}## 98-ex2-other\n{entry.format('others')}"
-    )
-    (folder / "right.py").write_text(
-        '@answer_to("98-ex1-twice")\ndef adds(): ...\n@answer_to("98-ex2-other")\ndef others(): ...\n'
-    )
-    exercise = where.Exercise("98_tiny", "98-ex1-twice", ("twice",))
+    wrong_answers = f"# Wrong\n## 98-ex1-twice\n{entry.format('triples')}## 98-ex2-other\n{entry.format('others')}"
+    (folder / "wrong.md").write_text(wrong_answers)
+    right_answers = '@answer_to("98-ex1-twice")\ndef adds(): ...\n@answer_to("98-ex2-other")\ndef others(): ...\n'
+    (folder / "right.py").write_text(right_answers)
     found = [*where._wrong_answers(exercise), *where._right_answers(exercise)]
     assert [(str(place), place.kind, place.name) for place in found] == [
         ("solutions/98_tiny/wrong.md:3", "wrong answer", "triples"),
