@@ -44,19 +44,9 @@ def test_answers_and_hidden_tests_are_cut_and_the_rest_stays(course):
 
 def test_each_lesson_comes_with_a_tutor_for_assistants(course):
     release.release()
-    text = (released(course).parent / "AGENTS.md").read_text()
-    assert text == release.AGENTS.read_text() and "Do not write or complete the code of an answer cell" in text
-    stub = cells(course)["98-ex1-twice"].source
+    text, stub = (released(course).parent / "AGENTS.md").read_text(), cells(course)["98-ex1-twice"].source
+    assert text == release.AGENTS.read_text()
     assert "raise NotImplementedError" in stub and "`raise NotImplementedError`" in text, "the file names the stub"
-
-
-def test_the_same_bytes_every_time(course):
-    release.release()
-    first = released(course).read_bytes()
-    released(course).unlink()
-    release.release()
-    assert released(course).read_bytes() == first
-    assert release.release() == []
 
 
 def test_check_names_what_is_stale_and_changes_nothing(course, capsys):
@@ -65,7 +55,7 @@ def test_check_names_what_is_stale_and_changes_nothing(course, capsys):
     assert capsys.readouterr().out.splitlines() == missing
     assert not released(course).exists()
     release.release()
-    assert main(["release", "--check"]) == 0
+    assert main(["release", "--check"]) == 0 and release.release() == []
     released(course).write_bytes(released(course).read_bytes() + b"\n")
     assert main(["release", "--check", "98_tiny"]) == 1
     assert "stale" in capsys.readouterr().out
