@@ -50,7 +50,7 @@ def drive(rank, world_size, answer):
     return answer(rank)
 
 
-def play(*yielded: Any, names: tuple = ()) -> CheckFailed | None:
+def play(*yielded: Any) -> CheckFailed | None:
     """How a check that yields these cases fails."""
 
     def body(*, rng):
@@ -158,11 +158,11 @@ def test_one_rank_may_leave_messages_out_but_not_send_others():
 
 
 def test_small_collectives_may_come_besides():
-    sends = [("all_reduce", 12)]
-    assert told(case(reduce_all(1, 3), Seen(number=1), sends=sends, scalars=1)) == ""
-    assert "2 collectives of a single number, expected at most 1" in told(
-        case(reduce_all(1, 1, 3), Seen(number=1), sends=sends, scalars=1)
+    few, many = (
+        told(case(reduce_all(*sizes), Seen(number=1), sends=[("all_reduce", 12)], scalars=1))
+        for sizes in ((1, 3), (1, 1, 3))
     )
+    assert few == "" and "2 collectives of a single number, expected at most 1" in many
 
 
 def in_parts(rank, world_size, answer):
@@ -207,27 +207,26 @@ def test_an_answers_own_barrier_is_told():
 # ---- how it is run ----
 
 
-def test_a_hang_names_its_case_and_hides_nothing_before_it():
-    def waits(rank):
-        dist.recv(torch.zeros(1), src=1 - rank)
+RIGHT = case(lambda rank: Seen(number=1), Seen(number=1), name="right")
+SENDS = case(reduce_all(3), Seen(number=1), sends=[("all_reduce", 12)])
 
-    right = case(lambda rank: Seen(number=1), Seen(number=1), name="right")
-    hangs = case(waits, Seen(number=1), name="hangs")
-    failure = play(right, hangs)
+
+def test_a_hang_names_its_case_and_hides_nothing_before_it():
+    hangs = case(lambda rank: dist.recv(torch.zeros(1), src=1 - rank), Seen(number=1), name="hangs")
+    failure = play(RIGHT, hangs)
     assert failure.compared[0] == "2 ranks, hangs" and failure.kind == "hang"
     assert str(failure).split("\n")[0] == "With 2 ranks, every rank waits forever (case: 2 ranks, hangs)"
     wrong = case(lambda rank: Seen(number=2), Seen(number=1), name="wrong")
-    assert "the number on rank 0 is 2" in told(right, wrong, hangs)
+    assert "the number on rank 0 is 2" in told(RIGHT, wrong, hangs)
 
 
 def test_an_error_names_its_case_and_what_must_come_instead():
     def fails(rank):
         raise KeyError("lr")
 
-    right = case(lambda rank: Seen(number=1), Seen(number=1), name="right")
-    failure = play(right, case(fails, Seen(number=1), name="fails", must="it must load."))
+    failure = play(RIGHT, case(fails, Seen(number=1), name="fails", must="it must load."))
     assert str(failure).startswith("it must load. With 2 ranks, rank ") and failure.compared[0] == "2 ranks, fails"
-    assert "raised KeyError" in told(right, case(fails, Seen(number=1), name="fails"))
+    assert "raised KeyError" in told(RIGHT, case(fails, Seen(number=1), name="fails"))
 
 
 def test_cases_in_a_row_share_a_launch_whose_limit_grows_with_them(monkeypatch):
@@ -252,14 +251,12 @@ def test_the_modules_of_drivers_are_preloaded(monkeypatch):
 
 
 def test_the_picture_of_a_failure_shows_its_case_alone():
-    right = case(reduce_all(3), Seen(number=1), sends=[("all_reduce", 12)])
-    failure = play(right, case(reduce_all(4), Seen(number=1), sends=[("all_reduce", 12)]))
+    failure = play(SENDS, case(reduce_all(4), Seen(number=1), sends=[("all_reduce", 12)]))
     assert [(m.rank, m.bytes) for m in sorted(failure.ledger, key=lambda m: m.rank)] == [(0, 16), (1, 16)]
 
 
 def test_a_call_that_fails_shows_no_messages_of_ranks_that_ran_before():
-    right = case(reduce_all(3), Seen(number=1), sends=[("all_reduce", 12)])
-    failure = play(right, Call(lambda: 3.0, gives=close(1.5), name="half(3)", what="the half"))
+    failure = play(SENDS, Call(lambda: 3.0, gives=close(1.5), name="half(3)", what="the half"))
     assert failure.message.startswith("the half is wrong") and failure.ledger is None
 
 
@@ -338,10 +335,9 @@ def test_whole_numbers_are_equal_by_value_and_a_bool_is_none():
     for got in (7.0, np.float64(7), "7", True, np.bool_(True)):
         assert told(Call(lambda got=got: got, gives=7, name="n"))
         assert told(Call(lambda got=got: got, gives=1, name="n"))
-    assert (
-        play(Call(lambda: np.int64(0), gives=7, name="n")).compared == play(Call(lambda: 0, gives=7, name="n")).compared
-    )
-    assert told(Call(lambda: np.int64(0), gives=7, name="n")) == "what it returns is 0, expected 7 (case: n)"
+    numpys, pythons = (play(Call(lambda zero=zero: zero, gives=7, name="n")) for zero in (np.int64(0), 0))
+    assert numpys.compared == pythons.compared
+    assert str(numpys) == "what it returns is 0, expected 7 (case: n)"
 
 
 def test_what_is_refused_names_the_argument_and_the_right_call_must_succeed():

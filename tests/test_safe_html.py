@@ -1,6 +1,7 @@
 """`safe_html`: what a submission shows can be read and looked at, and does nothing."""
 
 import base64
+import contextlib
 import time
 
 import pytest
@@ -40,16 +41,12 @@ def test_what_is_clean_stays_as_it_is(attack):
 
 
 def test_the_harm_would_be_seen():
-    unseen = [attack for attack in ATTACKS if not acts(attack)]
+    unseen = []
+    for attack in ATTACKS:
+        with contextlib.suppress(AssertionError):
+            assert_harmless(attack)
+            unseen.append(attack)
     assert len(unseen) <= 6, "Markdown, and tags that only a browser's parser finds"
-
-
-def acts(markup):
-    try:
-        assert_harmless(markup)
-    except AssertionError:
-        return True
-    return False
 
 
 def test_ids_classes_and_names_belong_to_the_page():
