@@ -66,12 +66,10 @@ def refused_in_one_line(root: Path, capsys: pytest.CaptureFixture, line: str, sa
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("new-lesson tiny", "'tiny' is not a lesson's name"),
-        ("new-lesson 98_Tiny", "'98_Tiny' is not a lesson's name"),
-        ("new-lesson 98_tiny-talk", "'98_tiny-talk' is not a lesson's name"),
-        ("new-lesson 98_../../etc", "'98_../../etc' is not a lesson's name"),
-        ("new-lesson 98_class", "'98_class' is not a lesson's name"),
-        ("new-lesson 100_tiny", "'100_tiny' is not a lesson's name"),
+        *[
+            (f"new-lesson {name}", f"'{name}' is not a lesson's name")
+            for name in ("tiny", "98_Tiny", "98_tiny-talk", "98_../../etc", "98_class", "100_tiny")
+        ],
         ("new-lesson 00_tiny", "lessons have numbers from 01 to 99"),
         ("new-lesson 17_tiny", "the number 17 is taken: 17_capstone"),
         ("new-lesson 98_capstone", "the topic capstone is taken: 17_capstone"),
@@ -79,26 +77,22 @@ def refused_in_one_line(root: Path, capsys: pytest.CaptureFixture, line: str, sa
         ("new-lesson 98_told", "book/98_told.md exists, though there is no lesson 98_told: move it away first"),
         ("new-exercise 99 bus_bandwidth", "no lesson"),
         ("new-exercise 02 'two words'", "'two words' is no name for a function: write small letters"),
-        ("new-exercise 02 class", "'class' is no name for a function"),
-        ("new-exercise 02 BusBandwidth", "'BusBandwidth' is no name for a function"),
+        *[(f"new-exercise 02 {name}", f"'{name}' is no name for a function") for name in ("class", "BusBandwidth")],
         (f"new-exercise 02 {'b' * 41}", "is no name for a function: .* at most 40"),
-        ("new-exercise 02 ring_time", r"the name ring_time is taken: solutions/02_costs/02_costs.ipynb:\d+ defines it"),
-        ("new-exercise 02 ping_pong", r"the name ping_pong is taken: solutions/02_costs/02_costs.ipynb:\d+ defines it"),
-        ("new-exercise 02 bus_bandwidth --points 0.3", "points in quarters, such as 0.5 or 2, not 0.3"),
-        ("new-exercise 02 bus_bandwidth --points 0", "points in quarters, such as 0.5 or 2, not 0"),
-        ("new-exercise 02 bus_bandwidth --points inf", "points in quarters, such as 0.5 or 2, not inf"),
+        *[
+            (f"new-exercise 02 {name}", rf"the name {name} is taken: solutions/02_costs/02_costs.ipynb:\d+ defines it")
+            for name in ("ring_time", "ping_pong")
+        ],
+        *[
+            (f"new-exercise 02 {FUNCTION} --points {points}", f"points in quarters, such as 0.5 or 2, not {points}")
+            for points in (0.3, 0, "inf")
+        ],
         (
             "new-exercise 01 bus_bandwidth",
             "01_collectives is full: it has (60 cells|7 exercises), and a lesson has at most (60|7); in lessons 02 ",
         ),
-        (
-            "new-exercise 02 bus_bandwidth --points 0.75 --ranks",
-            "an exercise on ranks has three checks, and so 1 point or more",
-        ),
-        (
-            "new-exercise 02 told",
-            "solutions/02_costs/checks/told.py exists: move it away first, or choose another name",
-        ),
+        (f"new-exercise 02 {FUNCTION} --points 0.75 --ranks", "on ranks has three checks, and so 1 point or more"),
+        ("new-exercise 02 told", "solutions/02_costs/checks/told.py exists: move it away first, or choose another"),
     ],
 )
 def test_a_name_that_cannot_be_is_refused(root, capsys, line, says):
