@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -20,18 +21,23 @@ ROOT = Path(__file__).resolve().parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")),
-    *sorted((ROOT / ".github").glob("[A-Z]*_*.md")),
+    *sorted((ROOT / ".github").glob("*.md")),
     *sorted((ROOT / "book" / "start").glob("*.md")),
 ]
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
+def module_at(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"at_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture
 def release(tmp_path, monkeypatch):
     """The module `.ci/release.py`, for a copy of what it reads."""
-    spec = importlib.util.spec_from_file_location("release", ROOT / ".ci" / "release.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_at(ROOT / ".ci" / "release.py")
     (tmp_path / "ranks").mkdir()
     (tmp_path / "ranks" / "__init__.py").write_text('__version__ = "1.2.0"\n')
     (tmp_path / "CITATION.cff").write_text("cff-version: 1.2.0\nversion: 1.2.0\n")
@@ -68,17 +74,8 @@ def test_a_tag_that_does_not_fit_is_refused(release, file, text, says):
 def test_the_command_prints_the_notes_or_what_is_wrong():
     command = [sys.executable, str(ROOT / ".ci" / "release.py"), "v0.0.1"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert (
-        done.returncode == 1 and done.stderr.startswith("release: the tag is v0.0.1, but") and not done.stdout.strip()
-    )
-
-
-def missing(words: list[str]) -> list[str]:
-    """The targets of `make` and the files of this repository that a command names and that do not exist."""
-    words = [word for word in words if not re.fullmatch(r"[A-Z]+=.*", word)]
-    targets = words[1:] if words[:1] == ["make"] else []
-    files = [word for word in words if re.fullmatch(r"(\.ci|tests|examples|book|requirements)[/.][\w./-]+", word)]
-    return [word for word in targets if word not in TARGETS] + [word for word in files if not (ROOT / word).exists()]
+    assert done.returncode == 1 and not done.stdout.strip()
+    assert done.stderr.startswith("release: the tag is v0.0.1, but")
 
 
 def shown(text: str) -> list[list[str]]:
@@ -113,9 +110,12 @@ def unknown(words: list[str]) -> str:
             autograder.parser().parse_args(words[1:] if len(words) > 2 else [*words[1:], "--help"])
         except SystemExit as end:
             return " ".join(words) if end.code else ""
-    if words[0].endswith("python"):
-        return words[1] if words[1].endswith(".py") and not (ROOT / words[1]).is_file() else ""
-    return ", ".join(missing(words))
+    if words[0].endswith("python") and words[1].endswith(".py") and not (ROOT / words[1]).is_file():
+        return words[1]
+    words = [word for word in words if not re.fullmatch(r"[A-Z]+=.*", word)]
+    targets = set(words[1:]) - TARGETS if words[:1] == ["make"] else set()
+    files = [word for word in words if re.fullmatch(r"((\.ci|tests|examples|book)/|requirements\.)[\w./-]+", word)]
+    return ", ".join([*targets, *(word for word in files if not (ROOT / word).exists())])
 
 
 @pytest.mark.parametrize("path", [*WORKFLOWS, *PAGES], ids=lambda path: path.stem)
@@ -146,6 +146,7 @@ def test_a_page_names_files_that_exist_and_has_its_commands_found(path):
         ("nbgrader colect 03_step --update", ["nbgrader colect"]),
         (".venv/bin/python benchmarks/gradings.py --table", ["benchmarks/gradings.py"]),
         ("bash examples/hup/start", ["examples/hup/start"]),
+        (".venv/bin/python -m pytest tests/rank", ["tests/rank"]),
     ],
 )
 def test_a_command_that_does_not_exist_is_found(line, names):
@@ -171,9 +172,7 @@ def test_outside_the_environment_one_line_says_what_to_do():
 
 
 def test_the_tables_of_seconds_follow_from_what_was_measured():
-    spec = importlib.util.spec_from_file_location("grading_cost", ROOT / "benchmarks" / "grading.py")
-    grading = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(grading)
+    grading = module_at(ROOT / "benchmarks" / "grading.py")
     right, others = grading.tables()
     for table in (right, others):
         assert "\n".join(["", *table, ""]) in grading.PAGE.read_text(), "run `python benchmarks/grading.py --table`"
