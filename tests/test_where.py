@@ -68,36 +68,15 @@ def test_an_exercise_that_the_example_class_names_by_a_constant_is_found(capsys)
     assert any("never_ends(EMA)" in place for place in places)
 
 
-@pytest.fixture
-def tiny(tmp_path, monkeypatch):
-    """The folder of a lesson in a repository of its own, and one of its two exercises."""
+def test_checks_are_found_in_packages_and_by_constants(tmp_path, monkeypatch):
     monkeypatch.setattr(notebook, "ROOT", tmp_path)
     monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
-    folder = tmp_path / "solutions" / "98_tiny"
-    (folder / "checks").mkdir(parents=True)
-    return folder, where.Exercise("98_tiny", "98-ex1-twice", ("twice",))
-
-
-def test_checks_are_found_in_packages_and_by_constants(tiny):
-    folder, exercise = tiny
+    package = tmp_path / "solutions" / "98_tiny" / "checks"
+    package.mkdir(parents=True)
     text = 'TWICE, OTHER = "98-ex1-twice", "98-ex2-other"\n\n@check.check(TWICE, points=2)\ndef doubles(twice): ...\n'
-    (folder / "checks" / "twice.py").write_text(text + "\n@check(OTHER, veto=True)\ndef others(other): ...\n")
-    found = [(str(place), place.name) for place in where._checks(exercise)]
-    assert found == [("solutions/98_tiny/checks/twice.py:4", "doubles")]
-
-
-def test_answers_are_found_where_they_are_written(tiny):
-    folder, exercise = tiny
-    entry = "### {}\nA hint.\n```diff\n+pass\n```\n"
-    wrong_answers = f"# Wrong\n## 98-ex1-twice\n{entry.format('triples')}## 98-ex2-other\n{entry.format('others')}"
-    (folder / "wrong.md").write_text(wrong_answers)
-    right_answers = '@answer_to("98-ex1-twice")\ndef adds(): ...\n@answer_to("98-ex2-other")\ndef others(): ...\n'
-    (folder / "right.py").write_text(right_answers)
-    found = [*where._wrong_answers(exercise), *where._right_answers(exercise)]
-    assert [(str(place), place.kind, place.name) for place in found] == [
-        ("solutions/98_tiny/wrong.md:3", "wrong answer", "triples"),
-        ("solutions/98_tiny/right.py:2", "right answer", "adds"),
-    ]
+    (package / "twice.py").write_text(text + "\n@check(OTHER, veto=True)\ndef others(other): ...\n")
+    found = where._checks(where.Exercise("98_tiny", "98-ex1-twice", ("twice",)))
+    assert [(str(place), place.name) for place in found] == [("solutions/98_tiny/checks/twice.py:4", "doubles")]
 
 
 def test_exercise_1_is_not_exercise_10():
