@@ -131,6 +131,11 @@ def adds_two(x):
     return x + 2
 
 
+def two_more(y):
+    """The same mistake as a student makes it."""
+    return 2 + y
+
+
 ADDS_TWO = Hint("adds_two", "You added two.")
 
 
@@ -172,7 +177,7 @@ def test_the_hint_of_the_mistake_that_was_made_is_shown(doubling):
     forgot = failure(doubling, lambda y: y)
     assert forgot.hints == (Hint("forgets", "You returned x."),)
     assert str(forgot).endswith(" (case: first)\nHint: You returned x.")
-    assert failure(doubling, adds_two).hints == (ADDS_TWO,)
+    assert failure(doubling, two_more).hints == (ADDS_TWO,)
 
 
 def test_an_unknown_mistake_gets_no_hint(doubling):
@@ -183,14 +188,14 @@ def test_an_unknown_mistake_gets_no_hint(doubling):
 @pytest.mark.parametrize(("fails", "hint"), [(("another",), ()), (("another", "doubles"), (ADDS_TWO,))])
 def test_a_known_mistake_is_not_tried_on_a_check_that_it_passes(doubling, known, fails, hint):
     known[:] = [replace(one, fails=fails) for one in known]
-    assert failure(doubling, adds_two).hints == hint
+    assert failure(doubling, two_more).hints == hint
 
 
 def test_no_hint_of_a_mistake_that_another_check_would_have_shown(doubling, known):
     """The known answer fails a check that this one passes: it is another mistake that looks the same here."""
     known[:] = [replace(one, fails=("doubles", "halves")) for one in known]
     with hints.later():
-        failed = failure(doubling, adds_two)
+        failed = failure(doubling, two_more)
     assert failed.find_hints(passed=["halves"]) == () and failed.find_hints() == (ADDS_TWO,)
     (exact,) = failed.find_hints(failed=["doubles", "halves"])
     (perhaps,) = failed.find_hints(failed=["doubles", "halves", "thirds"])
@@ -201,15 +206,15 @@ def test_no_hint_of_a_mistake_that_another_check_would_have_shown(doubling, know
 def test_of_too_many_mistakes_that_look_alike_none_is_named(doubling, known, more, shown):
     """The first two in the file were shown, whichever was made."""
     known += [replace(known[1], name=f"adds_{n}", hint=f"You added {n}.") for n in ("1 + 1", "4 - 2")[:more]]
-    assert [hint.sure for hint in failure(doubling, adds_two).hints] == [shown == 1] * shown
+    assert [hint.sure for hint in failure(doubling, two_more).hints] == [shown == 1] * shown
 
 
 def test_the_search_for_hints_can_be_put_off(doubling):
     with hints.later():
-        failed = failure(doubling, adds_two)
+        failed = failure(doubling, two_more)
     assert failed.hints == () and "Hint" not in str(failed)
     assert failed.find_hints() == (ADDS_TWO,)
-    assert "Hint: You added two" in str(failure(doubling, adds_two))
+    assert "Hint: You added two" in str(failure(doubling, two_more))
 
 
 def test_calls_that_are_made_at_once_give_what_they_give_one_by_one():
@@ -277,7 +282,7 @@ def test_shared_inputs_are_tried_on_a_known_mistake_only_once(doubling, monkeypa
     monkeypatch.setattr(check, "attempt", counted)
     check.share_inputs()
     for _ in range(2):
-        assert failure(doubling, adds_two).hints == (ADDS_TWO,)
+        assert failure(doubling, two_more).hints == (ADDS_TWO,)
     assert len(seeds) == 2 + 2 and len(set(seeds)) == 1, "two answers, and each of the two known mistakes once"
 
 
@@ -401,7 +406,7 @@ def test_a_checks_own_mistake_gets_no_hint(doubling):
         double(3)
         return no_such  # noqa: F821
 
-    failed = failure(misnamed, adds_two)
+    failed = failure(misnamed, two_more)
     assert "The test could not judge" in str(failed)
     assert failed.hints == () and failed.fault and failed.check == "misnamed"
 
