@@ -39,12 +39,11 @@ def test_the_list_says_in_sentences_what_each_property_is_worth(lesson):
         lines = listed(lesson).get(checklist.statement_of(test.id), [])
         for text in (WORTH.sub("", line) for line in lines):
             assert text[-1] == "." and text[0] != "#" and len(text) < 130, text
+        worth, points = [WORTH.match(line) for line in lines], test.metadata.nbgrader.points
+        numbers = [float(match[1]) for match in worth if match and match[1]]
+        assert {number % 0.25 for number in (points, *numbers)} == {0.0}, f"{test.id}: quarters of a point"
         if len(lines) > 1:
-            worth = [WORTH.match(line) for line in lines]
-            assert all(worth), test.id
-            numbers = [float(match[1]) for match in worth if match[1]]
-            assert sum(numbers) == test.metadata.nbgrader.points and numbers[0] == max(numbers), test.id
-            assert {number % 0.25 for number in numbers} == {0.0}, f"{test.id}: quarters of a point"
+            assert all(worth) and sum(numbers) == points and numbers[0] == max(numbers), test.id
 
 
 def test_a_check_without_a_docstring_is_named():
