@@ -130,13 +130,16 @@ def test_a_hint_runs_one_solution_again(tmp_path, append, monkeypatch, capsys):
     assert capsys.readouterr().out.count("unchanged since it last ran") == 2 * len(LESSONS) - 1
 
 
-@pytest.mark.parametrize("student", ["ada", ""])
-def test_a_hint_grades_one_lesson_again(copy, append, student):
-    """A submission whose fingerprint is another (test_grading.py), and with the student '' the solution."""
+def test_a_hint_grades_one_lesson_again(copy, append):
+    """Its solution, and submissions of it, whose fingerprints are others: test_grading.py."""
     course = Course(copy, jail=False)
-    before = {lesson: course._fingerprint(student, lesson) for lesson in LESSONS}
+    before = {f"{who}/{lesson}": course._fingerprint(who, lesson) for who in ("ada", "") for lesson in LESSONS}
+    course.graded.parent.mkdir()
+    course.graded.write_text(json.dumps(before))
+    assert not course._untried(LESSONS)
     append(HINTS)
-    assert [lesson for lesson in LESSONS if course._fingerprint(student, lesson) != before[lesson]] == OWN
+    assert list(course._untried(LESSONS)) == OWN
+    assert [lesson for lesson in LESSONS if course._fingerprint("ada", lesson) != before[f"ada/{lesson}"]] == OWN
 
 
 def test_a_hint_runs_no_chapter_and_audits_one_lesson_again(copy, tmp_path, append, monkeypatch):
