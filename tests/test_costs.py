@@ -2,7 +2,6 @@
 
 import math
 import random
-import re
 from fractions import Fraction
 
 import pytest
@@ -24,18 +23,6 @@ def close(value):
 @pytest.fixture(scope="module")
 def lesson():
     return notebook.functions(LESSON)
-
-
-@pytest.fixture(scope="module")
-def glued():
-    """The numbers that the chapter's hidden cells put into its sentences, by name."""
-    chapter = (notebook.ROOT / "book" / f"{LESSON}.md").read_text()
-    cells = re.findall(r"```\{code-cell\} python\n:tags: \[remove-cell\]\n(.*?)```", chapter, re.DOTALL)
-    numbers = {}
-    space = {"glue": lambda name, value, display: numbers.update({name: value})}
-    for cell in cells:
-        exec(cell.replace("from myst_nb import glue\n", ""), space)
-    return numbers
 
 
 def test_the_rounds_are_those_of_lesson_01(lesson):
@@ -146,21 +133,6 @@ def test_the_practice_job_is_the_graded_one(lesson):
             assert practice.seconds(tokens, piece) == pytest.approx(graded.seconds(tokens, piece) * 1.025, rel=0.026)
     took = [steps._Job(slow, 4.0, 0, 1).seconds(8192, 25e6) for slow in (None, "links")]
     assert took[0] == took[1] == pytest.approx(0.124, abs=5e-4)
-
-
-def test_the_chapter_counts_the_tokens_of_one_micro_batch_for_llama_3(glued):
-    """Float32 gradients, reduce-scattered over 128 copies, against 8,192 tokens: at the edge, not 17 times inside."""
-    assert glued["llama_has"] == "8,192"
-    by_the_theorem = 4 * 0.4 * 989e12 / (6 * 2 / 3 * 50e9)
-    measured = by_the_theorem * (0.564 / 0.4) / 0.97  # the planner's share of the peak, and a port's
-    least, most = (float(f"{tokens:.2g}") for tokens in (by_the_theorem, measured))
-    assert glued["llama_needs"] == f"{least:,.0f} to {most:,.0f}"
-    assert by_the_theorem < 8192 < measured < 2 * 8192  # N sequences of a chunk hide those of the next for N = 2
-
-
-def test_short_vectors_are_priced_five_times_too_high_by_simple(glued):
-    """126 steps over 8 nodes of 8, 14 of them between nodes, by the latencies of NCCL 2.30.7's tuning.cc."""
-    assert (glued["steps_simple"], glued["steps_ll"]) == ("577", "150")
 
 
 @pytest.mark.parametrize("name", right_answers.right_answers(LESSON))

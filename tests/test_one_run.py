@@ -99,14 +99,11 @@ def test_the_page_has_the_box_of_every_chapter_that_has_one(tmp_path):
         one_run="# Run\n\n:::{one-run}\n:::\n",
     )
     tables = [[cells(row) for row in table.select("tbody tr")] for table in pages["one_run"].select("table")]
-    for number, (chapter, layout) in enumerate(
-        [("12_tensor", "tp\xa08, ZeRO‑1"), ("98_new", "ep\xa064, ZeRO‑2; DeepSeek‑V3")]
-    ):
+    layouts = [("12_tensor", "tp\xa08, ZeRO‑1"), ("98_new", "ep\xa064, ZeRO‑2; DeepSeek‑V3")]
+    for number, (chapter, layout) in enumerate(layouts):
         box = [cells(row) for row in pages[chapter].select(".running-model tbody tr")]
         for column, table in enumerate(tables[:3], 1):
-            shown = [
-                row[column].removesuffix("\xa0GB").removesuffix("\xa0s") if len(row[column]) else "" for row in box
-            ]
+            shown = [row[column].removesuffix("\xa0GB").removesuffix("\xa0s") for row in box]
             shown = [value if value[:1].isdigit() else "–" for value in shown]
             assert table[number] == [chapter[:2], layout, *shown]
     assert len(tables[0]) == 2
@@ -129,8 +126,17 @@ def test_a_layout_that_needs_more_gpus_than_a_row_has_says_so():
     assert found[1].found.layout == Layout(dp=2, tp=8, pp=4)
 
 
-def test_a_box_that_is_wrong_stops_the_page(tmp_path):
-    _, warnings = build(
-        tmp_path, **{"12_t": "# T\n\n:::{running-model} tp=64\n:::\n"}, one_run="# R\n\n:::{one-run}\n:::\n"
-    )
-    assert "one-run: tp = 64 does not divide 32 query heads" in warnings
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("zero_stage=3\nWhat there is to see.\n", "1,012\N{NO-BREAK SPACE}GB"),
+        ("zero_stag=3\n", "'zero_stag=3' sets no field of a layout"),
+        ("tp=3\n", "running-model: "),
+        ("\n:model: Llama 4\n", "there is no model 'Llama 4'"),
+        ("tp=64\n", "one-run: tp = 64 does not divide 32 query heads"),
+    ],
+)
+def test_a_box_stands_on_its_page_or_stops_it(tmp_path, text, expected):
+    box = f"# T\n\n:::{{running-model}} {text}:::\n"
+    pages, warnings = build(tmp_path, **{"12_t": box}, one_run="# R\n\n:::{one-run}\n:::\n")
+    assert expected in pages["12_t"].get_text() + warnings
