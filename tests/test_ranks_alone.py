@@ -397,14 +397,6 @@ def test_the_clone_is_on_the_path_of_an_editable_install():
     assert len(places) == 1 and (places.pop() / "pyproject.toml").is_file(), done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_ranks_is_typed():
-    command = [sys.executable, "-m", "mypy", "ranks"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_stored_clean(path):
     text = path.read_text()
