@@ -252,12 +252,11 @@ def test_an_impossible_peer_is_reported_at_once(worker, says, no_leftovers):
     assert says in str(caught.value)
 
 
-def an_endless_loop(rank, world_size):
-    while rank == 1: pass  # fmt: skip # noqa: E701 (one line, whichever half of it runs)
-    dist.barrier()
-
-
 def test_an_endless_loop_is_named_with_its_line(no_leftovers):
+    def an_endless_loop(rank, world_size):
+        while rank == 1: pass  # fmt: skip # noqa: E701 (one line, whichever half of it runs)
+        dist.barrier()
+
     begin = time.monotonic()
     with pytest.raises(ranks.HangError) as caught:
         ranks.run(an_endless_loop, world_size=3, timeout=2)
@@ -268,38 +267,35 @@ def test_an_endless_loop_is_named_with_its_line(no_leftovers):
     assert "rank 0 waits in barrier for rank 1 at" in text, text
 
 
-def an_endless_loop_in_torch(rank, world_size):
-    x = torch.ones(300, 300)
-    while rank == 0:
-        x = x @ x / 300
-
-
 def test_an_endless_loop_that_calls_torch_is_named(no_leftovers):
+    def an_endless_loop_in_torch(rank, world_size):
+        x = torch.ones(300, 300)
+        while rank == 0:
+            x = x @ x / 300
+
     with pytest.raises(ranks.HangError, match=r"rank 0 is computing at test_hangs.py, line \d+: .*"):
         ranks.run(an_endless_loop_in_torch, world_size=2, timeout=1.5)
 
 
-def swallows_interrupts(rank, world_size):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    while True:
-        try:
-            time.sleep(1)
-        except BaseException:
-            continue
-
-
 def test_a_rank_that_swallows_everything_is_ended(no_leftovers):
+    def swallows_interrupts(rank, world_size):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            try:
+                time.sleep(1)
+            except BaseException:
+                continue
+
     with pytest.raises(ranks.HangError):
         ranks.run(swallows_interrupts, world_size=2, timeout=1.5)
 
 
-def one_rank_dies(rank, world_size):
-    if rank == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.barrier()
-
-
 def test_a_rank_that_dies_is_the_one_that_is_blamed(no_leftovers):
+    def one_rank_dies(rank, world_size):
+        if rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.barrier()
+
     begin = time.monotonic()
     with pytest.raises(ranks.RankError) as caught:
         ranks.run(one_rank_dies, world_size=4, timeout=600)
@@ -331,15 +327,15 @@ def test_different_sizes_are_explained(worker, world_size, kinds, says, no_lefto
     assert all(words in str(caught.value) for words in says), str(caught.value)
 
 
-def buckets_in_another_order(rank, world_size):
-    sizes = (100_000, 1000) if rank else (1000, 100_000)
-    works = [dist.all_reduce(torch.zeros(size), async_op=True) for size in sizes]
-    for work in works:
-        work.wait()
-
-
 def test_a_rank_that_a_mismatch_kills_says_what_did_not_match(no_leftovers, monkeypatch):
     """gloo ends a process into which more comes than it expects, and says nothing that names a line."""
+
+    def buckets_in_another_order(rank, world_size):
+        sizes = (100_000, 1000) if rank else (1000, 100_000)
+        works = [dist.all_reduce(torch.zeros(size), async_op=True) for size in sizes]
+        for work in works:
+            work.wait()
+
     monkeypatch.setattr(launch, "_LOOK_EVERY", 0.001)  # the mismatch is seen long before the process has ended
     with pytest.raises(ranks.RankError, match="was killed by SIGABRT: at collective number 1, rank 0 called") as caught:
         ranks.run(buckets_in_another_order, world_size=2, timeout=600)
@@ -349,16 +345,15 @@ def test_a_rank_that_a_mismatch_kills_says_what_did_not_match(no_leftovers, monk
     assert "400000 bytes" in why and "test_hangs.py" not in why and "line" not in why
 
 
-def leaves_its_group(rank, world_size):
-    if rank == 0:
-        dist.destroy_process_group()
-    else:
-        time.sleep(0.5)
-        dist.barrier()
-    time.sleep(600)
-
-
 def test_a_lost_connection_names_the_rank_that_ended_its_group(no_leftovers):
+    def leaves_its_group(rank, world_size):
+        if rank == 0:
+            dist.destroy_process_group()
+        else:
+            time.sleep(0.5)
+            dist.barrier()
+        time.sleep(600)
+
     with pytest.raises(ranks.RankError, match=r"(?s)raised RuntimeError.*rank 0 had ended its group: .* at test_hangs"):
         ranks.run(leaves_its_group, world_size=2, timeout=600)
 
@@ -394,18 +389,17 @@ def test_a_wait_that_ends_is_not_taken_for_a_hang(worker, results):
         assert ranks.run(worker, world_size=2, timeout=60) == results
 
 
-def slow_but_fine(rank, world_size):
-    x = torch.ones(2)
-    if rank == 0:
-        time.sleep(1.5)
-    dist.all_reduce(x)
-    if rank == 1:
-        time.sleep(1.0)
-        dist.send(x, dst=0)
-    if rank == 0:
-        dist.recv(x, src=1)
-    return x.sum().item()
-
-
 def test_a_slow_run_is_not_taken_for_a_hang():
+    def slow_but_fine(rank, world_size):
+        x = torch.ones(2)
+        if rank == 0:
+            time.sleep(1.5)
+        dist.all_reduce(x)
+        if rank == 1:
+            time.sleep(1.0)
+            dist.send(x, dst=0)
+        if rank == 0:
+            dist.recv(x, src=1)
+        return x.sum().item()
+
     assert ranks.run(slow_but_fine, world_size=3) == [6.0] * 3

@@ -154,14 +154,13 @@ def test_functions_travel_by_value():
     assert ranks.run(lambda rank, world_size: rank + offset, world_size=2) == [7, 8]
 
 
-def waits_twice(rank, world_size, collective):
-    x = torch.ones(1)
-    work = dist.all_reduce(x, async_op=True) if collective else dist.isend(x, 1) if rank == 0 else dist.irecv(x, 0)
-    work.wait()
-    work.wait()
-
-
 def test_a_second_wait_for_a_message_raises_where_gloo_would_hang():
+    def waits_twice(rank, world_size, collective):
+        x = torch.ones(1)
+        work = dist.all_reduce(x, async_op=True) if collective else dist.isend(x, 1) if rank == 0 else dist.irecv(x, 0)
+        work.wait()
+        work.wait()
+
     with pytest.raises(ranks.RankError, match=r"wait\(\) was called twice on the same i(send|recv)"):
         ranks.run(waits_twice, world_size=2, args=(False,), timeout=20)
     assert ranks.run(waits_twice, world_size=2, args=(True,)) == [None, None]
@@ -267,24 +266,23 @@ def test_rounds_count_the_longest_dependence(worker, rounds):
     assert ranks.run(worker, world_size=8).ledger.rounds() == rounds
 
 
-def many_collectives(rank, world_size):
-    x = torch.ones(4)
-    dist.all_reduce(x)
-    dist.broadcast(x, src=1)
-    parts = [torch.empty(4) for _ in range(world_size)]
-    dist.all_gather(parts, x)
-    work = dist.all_reduce(x, async_op=True)
-    work.wait()
-    group = dist.new_group([0, 1])
-    if rank < 2:
-        dist.all_reduce(x, group=group)
-    objects = [None] * world_size
-    dist.all_gather_object(objects, rank)
-    dist.all_reduce_coalesced([x, torch.ones(2)])
-    return objects
-
-
 def test_collectives_are_in_the_ledger_once():
+    def many_collectives(rank, world_size):
+        x = torch.ones(4)
+        dist.all_reduce(x)
+        dist.broadcast(x, src=1)
+        parts = [torch.empty(4) for _ in range(world_size)]
+        dist.all_gather(parts, x)
+        work = dist.all_reduce(x, async_op=True)
+        work.wait()
+        group = dist.new_group([0, 1])
+        if rank < 2:
+            dist.all_reduce(x, group=group)
+        objects = [None] * world_size
+        dist.all_gather_object(objects, rank)
+        dist.all_reduce_coalesced([x, torch.ones(2)])
+        return objects
+
     results = ranks.run(many_collectives, world_size=3)
     assert results == [[0, 1, 2]] * 3
     calls = [m.call for m in results.ledger.of(0)]
@@ -292,12 +290,6 @@ def test_collectives_are_in_the_ledger_once():
     assert calls == ["all_reduce", "broadcast", "all_gather", "all_reduce", "all_reduce", "all_gather_object"]
     assert [m.group for m in results.ledger.of(0)].count((0, 1)) == 1
     assert all(m.end is not None for m in results.ledger)
-
-
-def prints(rank, world_size):
-    print(f"line one of {rank}")
-    print("to stderr", file=sys.stderr)
-    os.system("echo from a child process")
 
 
 def test_what_gloo_prints_for_each_group_is_left_out(capsys):
@@ -314,6 +306,11 @@ def test_what_gloo_prints_for_each_group_is_left_out(capsys):
 
 
 def test_output_is_captured_and_shown_with_its_rank(capsys):
+    def prints(rank, world_size):
+        print(f"line one of {rank}")
+        print("to stderr", file=sys.stderr)
+        os.system("echo from a child process")
+
     results = ranks.run(prints, world_size=2)
     assert results.stdout[1].splitlines() == ["line one of 1", "to stderr", "from a child process"]
     assert "[rank 1] line one of 1" in capsys.readouterr().out
@@ -321,13 +318,12 @@ def test_output_is_captured_and_shown_with_its_rank(capsys):
     assert capsys.readouterr().out == ""
 
 
-def fails_at_home(rank, world_size):
-    if rank == 1:
-        return {}["no such key"]
-    dist.barrier()
-
-
 def test_a_failing_rank_is_reported_with_its_line():
+    def fails_at_home(rank, world_size):
+        if rank == 1:
+            return {}["no such key"]
+        dist.barrier()
+
     begin = time.monotonic()
     with pytest.raises(ranks.RankError) as caught:
         ranks.run(fails_at_home, world_size=4, timeout=900)
@@ -337,28 +333,26 @@ def test_a_failing_rank_is_reported_with_its_line():
     assert 'return {}["no such key"]' in error.traceback and "ranks/rank.py" not in error.traceback
 
 
-def fails_because(rank, world_size):
-    try:
-        int("four")
-    except ValueError as error:
-        raise RuntimeError("no number of heads") from error
-
-
 def test_the_cause_of_an_error_is_reported_too():
+    def fails_because(rank, world_size):
+        try:
+            int("four")
+        except ValueError as error:
+            raise RuntimeError("no number of heads") from error
+
     with pytest.raises(ranks.RankError, match=r"rank [01] raised RuntimeError: no number of heads") as caught:
         ranks.run(fails_because, world_size=2)
     assert "invalid literal for int" in caught.value.traceback
 
 
-def leaves_a_daemon(rank, world_size):
-    subprocess.Popen(["sleep", "300"], start_new_session=True)
-    if rank == 0:
-        raise ValueError("end here")
-    time.sleep(900)
-
-
 @forked
 def test_daemons_of_a_rank_are_ended():
+    def leaves_a_daemon(rank, world_size):
+        subprocess.Popen(["sleep", "300"], start_new_session=True)
+        if rank == 0:
+            raise ValueError("end here")
+        time.sleep(900)
+
     with pytest.raises(ranks.RankError):
         ranks.run(leaves_a_daemon, world_size=2)
     assert "sleep 300" not in subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True).stdout
@@ -395,13 +389,12 @@ def test_a_result_that_cannot_be_sent_is_reported_in_one_line():
     assert "\n" not in str(caught.value)
 
 
-def noisy(rank, world_size):
-    x = torch.rand(1000) + torch.from_numpy(np.random.rand(1000))
-    dist.all_reduce(x)
-    return x.numpy().tobytes()
-
-
 def test_the_same_call_gives_the_same_bytes():
+    def noisy(rank, world_size):
+        x = torch.rand(1000) + torch.from_numpy(np.random.rand(1000))
+        dist.all_reduce(x)
+        return x.numpy().tobytes()
+
     first, second = (ranks.run(noisy, world_size=4) for _ in range(2))
     assert first == second
     assert ranks.run(noisy, world_size=4, seed=1) != first
@@ -412,17 +405,17 @@ def test_ranks_draw_different_numbers():
     assert len(set(drawn)) == 4
 
 
-def ends_its_group(rank, world_size, who):
-    x = torch.ones(2)
-    dist.all_reduce(x)
-    if rank in who:
-        dist.destroy_process_group()
-    return x.tolist(), dist.is_initialized()
-
-
 @pytest.mark.parametrize("who", [(0, 1), (0,), (1,)])
 def test_a_worker_may_end_its_group(who):
     """A script's cleanup does so, whether or not the group is its own."""
+
+    def ends_its_group(rank, world_size, who):
+        x = torch.ones(2)
+        dist.all_reduce(x)
+        if rank in who:
+            dist.destroy_process_group()
+        return x.tolist(), dist.is_initialized()
+
     results = ranks.run(ends_its_group, world_size=2, args=(who,))
     assert results == [([2.0, 2.0], rank not in who) for rank in range(2)]
     assert [m.call for m in results.ledger] == ["all_reduce"] * 2 and all(m.end is not None for m in results.ledger)
@@ -440,28 +433,26 @@ def test_runs_at_the_same_time_do_not_meet():
     assert results == {k: [(k, 3)] * 3 for k in range(4)}
 
 
-def listening(rank, world_size):
-    dist.barrier()
-    lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
-    places = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd") if int(fd) > 2]
-    mine = {os.readlink(place) for place in places if os.path.islink(place)}
-    return [line.split()[1] for line in lines if line.split()[3] == "0A" and f"socket:[{line.split()[9]}]" in mine]
-
-
-def policies(rank, world_size):
-    dist.new_group()
-    dist.barrier()
-    return {int(tid): os.sched_getscheduler(int(tid)) for tid in os.listdir("/proc/self/task")}
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_thread_of_a_rank_interrupts_another():
+    def policies(rank, world_size):
+        dist.new_group()
+        dist.barrier()
+        return {int(tid): os.sched_getscheduler(int(tid)) for tid in os.listdir("/proc/self/task")}
+
     for found in ranks.run(policies, world_size=2):
         assert len(found) > 2 and set(found.values()) == {os.SCHED_BATCH}, found  # gloo's threads as well
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ranks_listen_on_loopback_only():
+    def listening(rank, world_size):
+        dist.barrier()
+        lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
+        places = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd") if int(fd) > 2]
+        mine = {os.readlink(place) for place in places if os.path.islink(place)}
+        return [line.split()[1] for line in lines if line.split()[3] == "0A" and f"socket:[{line.split()[9]}]" in mine]
+
     for addresses in ranks.run(listening, world_size=2):
         assert all(address.startswith("0100007F:") for address in addresses), addresses  # 127.0.0.1
 
@@ -640,20 +631,19 @@ def test_the_rounds_are_a_described_picture_too():
         results.timeline(by="day")
 
 
-def marked(rank, world_size):
-    """An asynchronous all-reduce inside a stretch with a name, waited for later; torch marks its own step too."""
-    parameter = torch.zeros(2, requires_grad=True)
-    with record_function("backward"):
-        work = dist.all_reduce(torch.zeros(8), async_op=True)
-        while not work.is_completed():
-            time.sleep(0.001)
-        torch.optim.SGD([parameter], lr=0.1).step()
-    with record_function("wait"):
-        time.sleep(0.05)
-        work.wait()
-
-
 def test_spans_and_messages_have_one_clock():
+    def marked(rank, world_size):
+        """An asynchronous all-reduce inside a stretch with a name, waited for later; torch marks its own step too."""
+        parameter = torch.zeros(2, requires_grad=True)
+        with record_function("backward"):
+            work = dist.all_reduce(torch.zeros(8), async_op=True)
+            while not work.is_completed():
+                time.sleep(0.001)
+            torch.optim.SGD([parameter], lr=0.1).step()
+        with record_function("wait"):
+            time.sleep(0.05)
+            work.wait()
+
     results = ranks.run(marked, world_size=2)
     for rank in range(2):
         mine = results.ledger.of(rank)
@@ -667,31 +657,30 @@ def test_spans_and_messages_have_one_clock():
     assert "wait" in [text.get_text() for text in figure.axes[0].texts]
 
 
-def two_steps(rank, world_size):
-    """A barrier before and after each step; an all-reduce that the first step starts and the second waits for."""
-    x, right, left = torch.ones(2), (rank + 1) % world_size, (rank - 1) % world_size
-    dist.barrier()
-    with record_function("step 1"):
-        work = dist.isend(x, dst=right)
-        dist.recv(torch.empty(2), src=left)
-        work.wait()
-        late = dist.all_reduce(torch.ones(4), async_op=True)
-    dist.barrier()
-    with record_function("step 2"):
-        late.wait()
-        for _ in range(2):
-            with record_function("inner"):
-                dist.all_reduce(x)
-        dist.broadcast(x, src=0)
-    dist.barrier()
-    if rank == 0:
-        with record_function("only rank 0"):
-            dist.isend(x, dst=right).wait()
-    if rank == 1:
-        dist.recv(x, src=left)
-
-
 def test_a_ledger_is_cut_by_the_names_of_spans():
+    def two_steps(rank, world_size):
+        """A barrier before and after each step; an all-reduce that the first step starts and the second waits for."""
+        x, right, left = torch.ones(2), (rank + 1) % world_size, (rank - 1) % world_size
+        dist.barrier()
+        with record_function("step 1"):
+            work = dist.isend(x, dst=right)
+            dist.recv(torch.empty(2), src=left)
+            work.wait()
+            late = dist.all_reduce(torch.ones(4), async_op=True)
+        dist.barrier()
+        with record_function("step 2"):
+            late.wait()
+            for _ in range(2):
+                with record_function("inner"):
+                    dist.all_reduce(x)
+            dist.broadcast(x, src=0)
+        dist.barrier()
+        if rank == 0:
+            with record_function("only rank 0"):
+                dist.isend(x, dst=right).wait()
+        if rank == 1:
+            dist.recv(x, src=left)
+
     ledger = ranks.run(two_steps, world_size=3).ledger
     first, second = ledger.within("step 1"), ledger.within("step 2")
     for rank in range(3):
@@ -722,30 +711,29 @@ def test_a_span_that_was_not_left_reaches_to_the_end():
     assert [s.name for s in part.spans] == ["in it"]
 
 
-def forks_two(rank, world_size):
-    """Two forks of a rank mark a span; only the second has detached. What each sees as its record."""
-    mine = record.current_path()
-    seen = [mine]
-    for name in ("attached", "detached"):
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                if name == "detached":
-                    record.detach()
-                with record_function(name):
-                    pass
-                os.write(write, str(record.current_path()).encode())
-            finally:
-                os._exit(0)
-        os.waitpid(pid, 0)
-        seen.append(os.read(read, 4096).decode())
-    dist.barrier()
-    return seen, mine.read_text().count('"op":"barrier"')
-
-
 @forked
 def test_a_fork_of_a_rank_may_stop_recording():
+    def forks_two(rank, world_size):
+        """Two forks of a rank mark a span; only the second has detached. What each sees as its record."""
+        mine = record.current_path()
+        seen = [mine]
+        for name in ("attached", "detached"):
+            read, write = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    if name == "detached":
+                        record.detach()
+                    with record_function(name):
+                        pass
+                    os.write(write, str(record.current_path()).encode())
+                finally:
+                    os._exit(0)
+            os.waitpid(pid, 0)
+            seen.append(os.read(read, 4096).decode())
+        dist.barrier()
+        return seen, mine.read_text().count('"op":"barrier"')
+
     results = ranks.run(forks_two, world_size=2)
     for rank, ((path, attached, detached), calls) in enumerate(results):
         assert path.name == f"events.{rank}" and attached == str(path) and detached == "None"
