@@ -33,23 +33,22 @@ def script(*lines: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
-#: In the environment of what these tests start: other tests that run at the same time share servers, too.
-MARK = "STARTED_BY_TEST_SHARED_SERVER"
+@pytest.fixture
+def listening(monkeypatch, tmp_path):
+    """A function: the processes that fork servers for others, and that this test has started."""
+    # A mark in their environment: other tests that run at the same time share servers, too.
+    name = "STARTED_BY_TEST_SHARED_SERVER"
+    monkeypatch.setenv(name, str(tmp_path))
 
+    def found() -> set[int]:
+        pids = set()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                ours = f"{name}={tmp_path}\0".encode() in (folder / "environ").read_bytes()
+                if ours and b"server.listen(" in (folder / "cmdline").read_bytes():
+                    pids.add(int(folder.name))
+        return pids
 
-@pytest.fixture(autouse=True)
-def mark(monkeypatch):
-    monkeypatch.setenv(MARK, str(os.getpid()))
-
-
-def listening() -> set[int]:
-    """The processes that fork servers for others, and that these tests have started."""
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            ours = f"{MARK}={os.getpid()}".encode() in (folder / "environ").read_bytes()
-            if ours and b"server.listen(" in (folder / "cmdline").read_bytes():
-                found.add(int(folder.name))
     return found
 
 
@@ -60,17 +59,16 @@ def until(holds):
     assert holds()
 
 
-def test_programs_fork_their_ranks_from_a_process_that_they_share():
-    before = listening()
+def test_programs_fork_their_ranks_from_a_process_that_they_share(listening):
     with share_server():
-        until(lambda: len(listening() - before) == 1)
+        until(lambda: len(listening()) == 1)
         with share_server():
-            assert len(listening() - before) == 1
+            assert len(listening()) == 1
         for _ in range(2):
             done = script(HELPLESS, RUN)
             assert done.stdout == "[0, 1]\n", done.stderr
     assert "RANKS_SERVER" not in os.environ
-    assert listening() <= before, "it goes with the block"
+    assert not listening(), "it goes with the block"
     assert "no rank was started" in script(HELPLESS, RUN).stderr
 
 
@@ -91,11 +89,10 @@ def test_ranks_are_as_those_of_a_server_of_the_program_itself():
     assert alone.stdout == shared.stdout and alone.stdout.startswith("'' ["), alone.stderr + shared.stderr
 
 
-def test_a_program_whose_shared_server_ends_starts_its_own():
-    before = listening()
+def test_a_program_whose_shared_server_ends_starts_its_own(listening):
     with share_server():
-        until(lambda: listening() - before)
-        (pid,) = listening() - before
+        until(listening)
+        (pid,) = listening()
         end_it = (
             "import os, signal, time\n"
             f"servers = open('/proc/{pid}/task/{pid}/children').read().split()\n"
@@ -112,17 +109,11 @@ def test_a_path_at_which_nobody_listens_does_no_harm(tmp_path):
     assert script(RUN, RANKS_SERVER="x" * 1000).stdout == "[0, 1]\n"
 
 
-def test_it_ends_with_the_program_that_shares_it():
-    before = listening()
-    owner = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import time\nfrom autograder.lessons.shared_server import share_server\n"
-            "with share_server():\n    time.sleep(60)\n",
-        ]
-    )
-    until(lambda: listening() - before)
+def test_it_ends_with_the_program_that_shares_it(listening):
+    shares = "from autograder.lessons.shared_server import share_server\nimport time\n"
+    shares += "with share_server():\n    time.sleep(60)\n"
+    owner = subprocess.Popen([sys.executable, "-c", shares])
+    until(listening)
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    until(lambda: not listening() - before)
+    until(lambda: not listening())
