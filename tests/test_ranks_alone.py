@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 EXTRAS_TEXT = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
-EXAMPLES = [ROOT / "examples" / "ranks" / "heat.ipynb"]
+EXAMPLE = ROOT / "examples" / "ranks" / "heat.ipynb"
 
 #: The files of a part, and where the packages that it imports are declared.
 PARTS = {
@@ -318,14 +318,9 @@ def test_ranks_works_without_the_course(tmp_path):
     assert {"autograder", "nbgrader", "IPython", "tqdm", "scipy"} <= hidden and not hidden & {"torch", "ranks", "numpy"}
     (tmp_path / "sitecustomize.py").write_text(HIDE.format(names=hidden))
     (tmp_path / "script.py").write_text(ALONE)
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "RANKS_DEBUG": "1"},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "RANKS_DEBUG": "1"}
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
     assert done.stdout == "[(0, [2.0, 2.0]), (1, [2.0, 2.0])] rank 0 waits forever\n", done.stderr
 
 
@@ -397,23 +392,21 @@ def test_the_clone_is_on_the_path_of_an_editable_install():
     assert len(places) == 1 and (places.pop() / "pyproject.toml").is_file(), done.stderr
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_is_stored_clean(path):
-    text = path.read_text()
+def test_the_example_is_stored_clean():
+    text = EXAMPLE.read_text()
     notebook = nbformat.reads(text, as_version=nbformat.NO_CONVERT)
     nbformat.validate(notebook)
     assert text == nbformat.writes(notebook) + "\n" and (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
     assert not [cell.id for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")]
-    assert all(re.fullmatch(rf"{path.stem}(-[a-z]+)+", cell.id) for cell in notebook.cells)
-    used = {module.split(".")[0] for code in codes(path) for _, module in imports(code)}
+    assert all(re.fullmatch(r"heat(-[a-z]+)+", cell.id) for cell in notebook.cells)
+    used = {module.split(".")[0] for code in codes(EXAMPLE) for _, module in imports(code)}
     assert used <= {"ranks", "torch", "matplotlib"}
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(path, tmp_path):
-    notebook = nbformat.read(path, as_version=4)
+def test_the_example_runs(tmp_path):
+    notebook = nbformat.read(EXAMPLE, as_version=4)
     NotebookClient(notebook, timeout=1800, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert any(" forever\n  rank 0 " in output.get("text", "") for output in shown), "a hang is explained"
