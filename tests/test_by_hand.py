@@ -5,6 +5,7 @@ import datetime
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -26,24 +27,28 @@ pytestmark = pytest.mark.apart
 WRONG = "def square(x):\n    return 0\n"
 
 
-@pytest.fixture
-def toy(tmp_path, monkeypatch):
-    """A class of ada, all right, and ben, whose second exercise is wrong; graded, in this process."""
-    monkeypatch.setattr(nbgrader_api, "CONFIG", "nbgrader_config.py")
-    toy = Toy(tmp_path)
+#: Before the course's folder; `-m autograder` runs the same in another process.
+GRADE = ["grade", "--no-jail", "--jobs", "1", "--course"]
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """A class of ada, all right, and ben, whose second exercise is wrong."""
+    toy = Toy(tmp_path_factory.mktemp("class"))
     toy.course.jail = False
     toy.hand_in("ada", submission())
     toy.hand_in("ben", submission(ex2=WRONG))
-    assert not toy.course.grade(jobs=1, solutions=False)
-    toy.runs = count_runs(toy, monkeypatch)
+    grade(toy)
     return toy
 
 
-def count_runs(toy, monkeypatch):
-    """The submissions that are run from now on."""
-    runs, task = [], toy.course.task
-    monkeypatch.setattr(toy.course, "task", lambda *job: runs.append(job) or task(*job))
-    return runs
+@pytest.fixture
+def toy(graded, tmp_path, monkeypatch):
+    """A copy of that class. runs: the submissions that are run from now on."""
+    toy = graded.copy(tmp_path)
+    toy.runs, task = [], toy.course.task
+    monkeypatch.setattr(toy.course, "task", lambda *job: toy.runs.append(job) or task(*job))
+    return toy
 
 
 def grade(toy):
@@ -154,12 +159,6 @@ def test_a_score_by_hand_for_another_answer_stays_and_is_flagged(toy):
 # --- exercises change -------------------------------------------------------------------------------------
 
 
-def change_lesson(toy, change):
-    nb = lesson()
-    change(nb)
-    nbformat.write(nb, toy.root / "solutions" / LESSON / f"{LESSON}.ipynb")
-
-
 def rename(old, new):
     def change(nb):
         for one in nb.cells:
@@ -175,7 +174,7 @@ def test_dates_points_and_comments_outlive_a_change_of_another_exercise(toy):
     with toy.course.gradebook() as gradebook:
         gradebook.update_or_create_assignment(LESSON, duedate=datetime.datetime(2026, 4, 30))
         gradebook.grant_extension(LESSON, "ben", days=3)
-    change_lesson(toy, rename("07-ex3-half", "07-ex3-halved"))
+    toy.teach(rename("07-ex3-half", "07-ex3-halved"))
     grade(toy)
     assert points(toy, "ben", "07-ex2-square") == 2.0 and "Sign wrong." in toy.page("ben")
     with toy.course.gradebook() as gradebook:
@@ -187,18 +186,18 @@ def test_dates_points_and_comments_outlive_a_change_of_another_exercise(toy):
 
 def test_points_for_an_exercise_that_is_gone_are_kept_and_come_back_with_it(toy, capsys):
     enter(toy, "ben", "07-ex2-square", 1.5, "Sign wrong.")
-    change_lesson(toy, rename("07-ex2-square", "07-ex2-squared"))
+    toy.teach(rename("07-ex2-square", "07-ex2-squared"))
     grade(toy)
     said = capsys.readouterr().err
     assert "07_toy has no 07-ex2-square any more: the points and comments by hand of ben for that are kept in" in said
-    change_lesson(toy, lambda nb: None)
+    toy.teach()
     grade(toy)
     assert points(toy, "ben", "07-ex2-square") == 1.5 and "Sign wrong." in toy.page("ben")
 
 
 def test_nothing_is_lost_if_the_grader_ends_between_forgetting_and_entering(toy, monkeypatch):
     enter(toy, "ben", "07-ex2-square", 1.5)
-    change_lesson(toy, rename("07-ex3-half", "07-ex3-halved"))
+    toy.teach(rename("07-ex3-half", "07-ex3-halved"))
     with monkeypatch.context() as patch:
         patch.setattr(toy.course, "_convert", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -215,13 +214,13 @@ def test_ids_that_jupyterlab_gave_are_no_change(toy):
         cell(nb, "07-ex3-half").id = "5e1f0a"
         cell(nb, "07-ex1-double").source += "\n"
 
-    change_lesson(toy, change)
+    toy.teach(change)
     grade(toy)
     assert points(toy, "ben", "07-ex2-square") == 1.5
 
 
 def test_an_exercise_made_in_jupyterlab_has_the_id_of_its_grade_id(toy):
-    change_lesson(toy, lambda nb: [one.update(id=f"x{number}") for number, one in enumerate(nb.cells)])
+    toy.teach(lambda nb: [one.update(id=f"x{number}") for number, one in enumerate(nb.cells)])
     toy.hand_in("cyd", submission(ex2=WRONG))
     grade(toy)
     assert row(toy, "cyd")["score"] == "4" and row(toy, "ada")["score"] == "6"
@@ -250,7 +249,7 @@ def other(tmp_path):
     process.wait()
 
 
-def test_the_lock_says_who_holds_it_and_a_kill_frees_it(tmp_path, other, capsys):
+def test_the_lock_says_who_holds_it_and_a_kill_frees_it(tmp_path, other):
     now = f"{datetime.datetime.now():%H:}"
     said = rf"`autograder grade` has been running since {now}\d\d \(process"
     with pytest.raises(lock.CourseInUseError, match=said), lock.held(tmp_path, "autograder grade"):
@@ -262,28 +261,22 @@ def test_the_lock_says_who_holds_it_and_a_kill_frees_it(tmp_path, other, capsys)
 
 
 @pytest.mark.thorough
-def test_every_command_that_writes_grades_waits_its_turn(toy, capsys, monkeypatch):
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, toy.root], stdout=subprocess.PIPE, text=True)
-    try:
-        assert holder.stdout.readline() == "held\n"
-        for command in ("grade", "regrade"):
-            assert main([command, "--course", str(toy.root), "--no-jail"]) == 2
-            assert "are being written: `autograder grade` has been running since" in capsys.readouterr().err
-        nbgrader = [sys.executable, "-m", "nbgrader"]
-        for command in ("autograde", "generate_feedback", "generate_assignment", "release_feedback", "collect"):
-            done = subprocess.run([*nbgrader, command, LESSON], cwd=toy.root, capture_output=True, text=True)
-            assert done.returncode and "are being written" in done.stderr, done.stderr
-            assert "Traceback" not in done.stderr.split("are being written")[0]
-    finally:
-        holder.kill()
-        holder.wait()
+def test_every_command_that_writes_grades_waits_its_turn(toy, other, capsys):
+    for command in ("grade", "regrade"):
+        assert main([command, "--course", str(toy.root), "--no-jail"]) == 2
+        assert "are being written: `autograder grade` has been running since" in capsys.readouterr().err
+    nbgrader = [sys.executable, "-m", "nbgrader"]
+    for command in ("autograde", "generate_feedback", "generate_assignment", "release_feedback", "collect"):
+        done = subprocess.run([*nbgrader, command, LESSON], cwd=toy.root, capture_output=True, text=True)
+        assert done.returncode and "are being written" in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr.split("are being written")[0]
 
 
 def test_two_at_once_lose_no_mark(toy):
     """One grades, the other says that it has to wait."""
     for number in range(6):
         toy.hand_in(f"s{number}", submission())
-    command = [sys.executable, "-m", "autograder", "grade", "--course", toy.root, "--no-jail", "--jobs", "1"]
+    command = [sys.executable, "-m", "autograder", *GRADE, toy.root]
     both = [subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = [process.communicate() for process in both]
     assert sorted(process.returncode for process in both) == [0, 2]
@@ -310,24 +303,28 @@ def test_a_submission_that_failed_is_not_remembered_as_graded(toy, monkeypatch):
     [
         ("database is locked", "in use by another program"),
         ("database or disk is full", "the disk is full: make room"),
-        ("no such column: grade.extra_credit", "nbgrader db upgrade"),
         ("file is not a database", "damaged"),
         ("attempt to write a readonly database", "check its owner"),
     ],
 )
-def test_trouble_with_the_database_is_one_line_and_nothing_is_forgotten(toy, monkeypatch, capsys, said, advice):
+def test_trouble_with_the_database_comes_with_what_to_do(said, advice):
+    error = sqlalchemy.exc.OperationalError("UPDATE", {}, Exception(said))
+    assert advice in nbgrader_api.trouble_with_gradebook(error)
+
+
+def test_trouble_with_the_database_is_one_line_and_nothing_is_forgotten(toy, monkeypatch, capsys):
     toy.hand_in("cyd", submission())
 
     def fail(*_, **__):
-        raise sqlalchemy.exc.OperationalError("UPDATE", {}, Exception(said))
+        raise sqlalchemy.exc.OperationalError("UPDATE", {}, Exception("database is locked"))
 
     with monkeypatch.context() as patch:
         patch.setattr("autograder.grading.nbgrader.scoring.save", fail)
-        assert main(["grade", "--course", str(toy.root), "--no-jail", "--jobs", "1"]) == 2
+        assert main([*GRADE, str(toy.root)]) == 2
     err = capsys.readouterr().err
-    assert advice in err.splitlines()[-1] and "Traceback" not in err
+    assert "in use by another program" in err.splitlines()[-1] and "Traceback" not in err
     assert row(toy, "ada")["score"] == "6", "what was graded before stays"
-    assert main(["grade", "--course", str(toy.root), "--no-jail", "--jobs", "1"]) == 0
+    assert main([*GRADE, str(toy.root)]) == 0
     assert row(toy, "cyd")["score"] == "6"
 
 
@@ -336,9 +333,8 @@ def test_a_gradebook_that_cannot_grow_is_one_line_and_the_next_run_goes_on(toy):
     for number in range(6):
         toy.hand_in(f"s{number}", submission())
     most = (toy.root / "gradebook.db").stat().st_size // 2
-    command = [sys.executable, "-m", "autograder", "grade", "--course", toy.root, "--no-jail", "--jobs", "1"]
-    bounded = ["prlimit", f"--fsize={most}", *command]
-    done = subprocess.run(bounded, capture_output=True, text=True)
+    command = ["prlimit", f"--fsize={most}", sys.executable, "-m", "autograder", *GRADE, toy.root]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr and "Rolling back" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("autograder: gradebook.db cannot be written on its disk: ")
     grade(toy)
@@ -346,11 +342,9 @@ def test_a_gradebook_that_cannot_grow_is_one_line_and_the_next_run_goes_on(toy):
 
 
 def test_a_gradebook_of_another_version_is_told(toy, capsys):
-    import sqlite3
-
     with sqlite3.connect(toy.root / "gradebook.db") as database:
         database.execute("ALTER TABLE grade DROP COLUMN extra_credit")
-    assert main(["grade", "--course", str(toy.root), "--no-jail", "--jobs", "1"]) == 2
+    assert main([*GRADE, str(toy.root)]) == 2
     assert "nbgrader db upgrade" in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -358,11 +352,11 @@ def test_a_gradebook_of_another_version_is_told(toy, capsys):
 def test_ctrl_c_is_one_line_and_the_next_run_goes_on(toy):
     for number in range(3):
         toy.hand_in(f"s{number}", submission(ex1="import time\ndef double(x):\n    time.sleep(3600)\n"))
-    command = [sys.executable, "-m", "autograder", "grade", "--course", toy.root, "--no-jail", "--jobs", "2"]
-    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     # What runs in the background of a shell ignores Ctrl-C, and so do its children.
     heeds = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
-    command = [sys.executable, "-c", heeds, *map(str, command), "--timeout", "3000"]
+    command = [sys.executable, "-c", heeds, sys.executable, "-m", "autograder", *GRADE, str(toy.root)]
+    command += ["--jobs", "2", "--timeout", "3000"]
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, **pipes, start_new_session=True)
     while len(family(process.pid)) < 6:  # the server of the workers, the workers, and their kernels
         time.sleep(0.1)
@@ -372,16 +366,13 @@ def test_ctrl_c_is_one_line_and_the_next_run_goes_on(toy):
     assert "Traceback" not in err, err
     for number in range(3):
         shutil.rmtree(toy.root / "submitted" / f"s{number}")
-    assert main(["grade", "--course", str(toy.root), "--no-jail", "--jobs", "1"]) == 0
+    assert main([*GRADE, str(toy.root)]) == 0
 
 
-def test_python_without_asserts_grades_nothing(toy):
+def test_python_without_asserts_grades_nothing():
     done = subprocess.run([sys.executable, "-O", "-m", "autograder", "report"], capture_output=True, text=True)
-    assert (
-        done.returncode == 2
-        and done.stderr.startswith("autograder: run it without -O")
-        and "\n" not in done.stderr[:-1]
-    )
+    assert done.returncode == 2 and done.stderr.startswith("autograder: run it without -O")
+    assert "\n" not in done.stderr[:-1]
 
 
 def test_short_names_of_lessons_are_enough(toy, capsys):
@@ -442,7 +433,7 @@ def test_a_long_folder_for_temporary_files_is_told(toy, jail):
 
 
 def test_a_terminal_without_utf_8_gets_the_table(toy):
-    command = [sys.executable, "-m", "autograder", "grade", "--course", toy.root, "--no-jail", "--jobs", "1"]
+    command = [sys.executable, "-m", "autograder", *GRADE, toy.root]
     done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True)
     assert done.returncode == 0 and "ada" in done.stdout and "codec" not in done.stderr
 
@@ -462,7 +453,7 @@ def test_a_bubblewrap_that_does_not_start_is_told_apart_from_none(tmp_path, monk
 
 def test_one_student_is_graded_again_by_name(toy, capsys):
     before = toy.page("ada")
-    arguments = ["grade", "07", "--course", str(toy.root), "--no-jail", "--jobs", "1"]
+    arguments = [*GRADE, str(toy.root), "07"]
     toy.hand_in("ada", submission(ex1=None))
     assert main([*arguments, "--student", "ben", "--force"]) == 0
     assert toy.page("ada") == before and row(toy, "ada")["score"] == "6", "she waits for the next run"

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -124,6 +126,20 @@ class Toy:
             (self.root / name).parent.mkdir(exist_ok=True)
             (self.root / name).write_bytes(content)
         self.course.prepare(LESSON)
+
+    def copy(self, folder: Path) -> Toy:
+        """This class as it is now, in another folder."""
+        shutil.copytree(self.root, folder, dirs_exist_ok=True)
+        twin = copy.copy(self)
+        twin.root = Path(folder).resolve()
+        twin.course = Course(twin.root, self.course.timeout, self.course.jail)
+        return twin
+
+    def teach(self, change: Callable[[nbformat.NotebookNode], object] = lambda nb: None) -> None:
+        """Replace the solution by `lesson()` with this change; what is graded next is graded by it."""
+        nb = lesson()
+        change(nb)
+        nbformat.write(nb, self.root / "solutions" / LESSON / f"{LESSON}.ipynb")
 
     def hand_in(self, student: str, nb: nbformat.NotebookNode | str | bytes | None) -> Path:
         """Put a notebook, or the bytes of something else, into `submitted/`; None makes an empty folder."""
