@@ -29,12 +29,14 @@ from autograder.grading.nbgrader.submission_files import Submission
 from autograder.insight import marks, report
 from autograder.lessons import adapted, course_settings, names, notebook, release
 from autograder.soundness import audit
-from tests.helpers.toy_course import LESSON, Toy, cell, lesson, submission
+from tests.helpers.toy_course import LESSON, RIGHT, Toy, cell, submission
 
 pytestmark = pytest.mark.apart
 
 EXAMPLE = notebook.ROOT / "course.example.toml"
 WRONG = "def square(x):\n    return 0\n"
+POLICY = "[late]\npenalty_per_day = 0.25\n"
+DUE = "[lessons.07]\ndue = 2026-10-19T14:00:00\n"  # in Berlin, two days before everybody hands in
 
 
 def settings(folder: Path, text: str) -> course_settings.Settings:
@@ -42,21 +44,28 @@ def settings(folder: Path, text: str) -> course_settings.Settings:
     return course_settings.of(folder)
 
 
-@pytest.fixture
-def toy(tmp_path):
-    """A class of ada, all right, and ben, whose second exercise is wrong, graded; its lesson speaks of points."""
-    toy = Toy(tmp_path)
-    nb = lesson()
+def speak_of_points(nb):
     nb.cells[0].source = "# Toy\n\nAn hour · 6 points"
-    for number, name in enumerate(("07-ex1-double", "07-ex2-square", "07-ex3-half"), start=1):
+    for number, name in enumerate(RIGHT, start=1):
         cell(nb, f"{name}-text").source = f"### Exercise {number} ({number} point{'' if number == 1 else 's'})"
-    nbformat.write(nb, toy.root / "solutions" / LESSON / f"{LESSON}.ipynb")
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """A class of ada, all right, and ben, whose second exercise is wrong; its lesson speaks of points."""
+    toy = Toy(tmp_path_factory.mktemp("class"))
+    toy.teach(speak_of_points)
     toy.course.jail = False
     for student, answers in (("ada", {}), ("ben", {"ex2": WRONG})):
         path = toy.hand_in(student, submission(**answers))
         (path.parent / "timestamp.txt").write_text("2026-10-21 12:00:00 UTC")
     grade(toy)
     return toy
+
+
+@pytest.fixture
+def toy(graded, tmp_path):
+    return graded.copy(tmp_path)
 
 
 def grade(toy):
@@ -186,8 +195,7 @@ def test_a_lessons_own_core_and_hints_win_over_those_of_the_course(tmp_path):
 
 
 def test_a_lesson_is_handed_out_from_its_date_on(tmp_path, capsys):
-    text = "[lessons.02]\nrelease = 2000-01-01\ndue = 2000-02-01\n[lessons.03]\nrelease = 2999-01-01\n"
-    settings(tmp_path, text)
+    settings(tmp_path, "[lessons.02]\nrelease = 2000-01-01\ndue = 2000-02-01\n[lessons.03]\nrelease = 2999-01-01\n")
     assert main(["handout", "--course", str(tmp_path)]) == 0
     assert "03_step is left out: course.toml releases it on 2999-01-01 at 00:00" in capsys.readouterr().out
     with zipfile.ZipFile(tmp_path / "_build" / "handout.zip") as archive:
@@ -322,19 +330,17 @@ def late(toy, text) -> tuple[str, str]:
 
 
 def test_due_dates_penalties_late_days_grace_and_extensions_count_without_a_run(toy):
-    policy = "[late]\npenalty_per_day = 0.25\n"
-    due = "[lessons.07]\ndue = 2026-10-19T14:00:00\n"  # 12:00 UTC, two days before
-    assert late(toy, due) == ("6", "4"), "late costs nothing where nothing says what"
-    assert late(toy, policy + due) == ("3", "2")
+    assert late(toy, DUE) == ("6", "4"), "late costs nothing where nothing says what"
+    assert late(toy, POLICY + DUE) == ("3", "2")
     assert "2 days late" in toy.page("ada") and "3 / 6" in toy.page("ada")
-    assert late(toy, policy + "[lessons.07]\ndue = 2026-10-19\n") == ("3", "2"), "a day ends at its end"
-    assert late(toy, policy + "[lessons.07]\ndue = 2026-10-21T14:00:00\n") == ("6", "4")
-    assert late(toy, policy + "grace_minutes = 10\n[lessons.07]\ndue = 2026-10-21T13:55:00\n") == ("6", "4")
-    assert late(toy, policy + "grace_minutes = 4\n[lessons.07]\ndue = 2026-10-21T13:55:00\n") == ("4.5", "3")
-    assert late(toy, policy + "late_days = 1\n" + due) == ("4.5", "3")
+    assert late(toy, POLICY + "[lessons.07]\ndue = 2026-10-19\n") == ("3", "2"), "a day ends at its end"
+    assert late(toy, POLICY + "[lessons.07]\ndue = 2026-10-21T14:00:00\n") == ("6", "4")
+    assert late(toy, POLICY + "grace_minutes = 10\n[lessons.07]\ndue = 2026-10-21T13:55:00\n") == ("6", "4")
+    assert late(toy, POLICY + "grace_minutes = 4\n[lessons.07]\ndue = 2026-10-21T13:55:00\n") == ("4.5", "3")
+    assert late(toy, POLICY + "late_days = 1\n" + DUE) == ("4.5", "3")
     assert "2 days late, 1 of them free" in toy.page("ada")
-    assert late(toy, policy + due + "[extensions.ben]\n07_toy = 1\n") == ("3", "3")
-    assert late(toy, policy + due + "[extensions.ben]\n07 = 2026-10-22\n") == ("3", "4")
+    assert late(toy, POLICY + DUE + "[extensions.ben]\n07_toy = 1\n") == ("3", "3")
+    assert late(toy, POLICY + DUE + "[extensions.ben]\n07 = 2026-10-22\n") == ("3", "4")
     assert late(toy, "") == ("6", "4") and "late" not in toy.page("ada").split("<tfoot>")[1].split("</tfoot>")[0]
 
 
@@ -372,7 +378,7 @@ def test_days_and_extensions_follow_the_calendar_of_the_course(tmp_path):
 
 
 def test_a_time_that_cannot_be_read_leaves_no_earlier_one(toy):
-    assert late(toy, "[late]\npenalty_per_day = 0.25\n[lessons.07]\ndue = 2026-10-19T14:00:00\n") == ("3", "2")
+    assert late(toy, POLICY + DUE) == ("3", "2")
     executed = (toy.root / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb").read_text()
     config = toy.course._config(assignment_id=LESSON, student_id="ada")
     grade_submission(config, "ada", LESSON, executed, Submission(b"", exchange={"timestamp.txt": b"junk"}))
@@ -390,10 +396,9 @@ def test_dates_in_the_gradebook_count_where_the_file_says_nothing_and_stay(toy):
     with toy.course.gradebook() as gradebook:
         gradebook.update_or_create_assignment(LESSON, duedate=datetime.datetime(2026, 10, 20, 12))
         gradebook.grant_extension(LESSON, "ben", days=1)
-    policy = "[late]\npenalty_per_day = 0.25\n"
-    assert late(toy, policy) == ("4.5", "4")
-    assert late(toy, policy + "[lessons.07]\ndue = 2026-10-19T14:00:00\n") == ("3", "3")
-    assert late(toy, policy) == ("4.5", "4")
+    assert late(toy, POLICY) == ("4.5", "4")
+    assert late(toy, POLICY + DUE) == ("3", "3")
+    assert late(toy, POLICY) == ("4.5", "4")
 
 
 def in_gradebook(toy, student="ben") -> tuple[datetime.datetime | None, datetime.timedelta | None]:
@@ -510,8 +515,8 @@ def of_report(toy, caption: str) -> list[list[str]]:
 
 
 def test_the_report_says_who_was_late_what_it_costs_and_how_many_late_days_are_left(toy):
-    policy = "[late]\npenalty_per_day = 0.25\nlate_days = 1\n"
-    due = "[lessons.07]\ndue = 2026-10-19T14:00:00\n[extensions.ben]\n07 = 1\n"
+    policy = f"{POLICY}late_days = 1\n"
+    due = f"{DUE}[extensions.ben]\n07 = 1\n"
     late(toy, policy + due)
     times = "Due 2026-10-19 at 14:00; handed in 2026-10-21 at 14:00."
     with_more = "Due 2026-10-20 at 14:00, with an extension; handed in 2026-10-21 at 14:00."
