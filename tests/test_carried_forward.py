@@ -25,6 +25,7 @@ pytestmark = pytest.mark.jail
 SECRET = "twice_as_much = x + x"
 WRONG_DOUBLE = "def double(x):\n    return 3 * x\n"
 ON_DOUBLE = "def square(x):\n    return double(x) * x / 2\n"
+WRONG_ON_DOUBLE = "def square(x):\n    return double(x) * x\n"
 ON_BOTH = "def half(x):\n    return square(x) / x - double(x) / 4\n"
 
 
@@ -35,18 +36,25 @@ def told(*exercises: int) -> str:
     return f"Right: it failed only because of exercises {exercises[0]} and {exercises[1]}. Fix those first."
 
 
+def course_with(folder, *replaced):
+    """A course whose solution has other texts: (exercise's cell, old, new)."""
+
+    def change(nb):
+        for name, old, new in replaced:
+            assert old in cell(nb, name).source
+            cell(nb, name).source = cell(nb, name).source.replace(old, new)
+
+    toy = Toy(folder, timeout=2)
+    toy.teach(change)
+    toy.course.prepare(LESSON)
+    return toy
+
+
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
     """A course whose solution of exercise 1 can be told from all other answers."""
-    toy = Toy(tmp_path_factory.mktemp("course"), timeout=2)
-    nb = lesson()
-    cell(nb, "07-ex1-double").source = cell(nb, "07-ex1-double").source.replace(
-        "    return 2 * x\n", f"    {SECRET}\n    return twice_as_much\n"
-    )
-    assert SECRET in cell(nb, "07-ex1-double").source
-    nbformat.write(nb, toy.root / "solutions" / LESSON / f"{LESSON}.ipynb")
-    toy.course.prepare(LESSON)
-    return toy
+    theirs = "    return 2 * x\n", f"    {SECRET}\n    return twice_as_much\n"
+    return course_with(tmp_path_factory.mktemp("course"), ("07-ex1-double", *theirs))
 
 
 #: name → (the answers, the exercises that have their marks, what the page says of those that were carried).
@@ -54,12 +62,8 @@ CASES = {
     "one": ({"ex1": WRONG_DOUBLE, "ex2": ON_DOUBLE}, "23", {"ex2": told(1)}),
     "not written": ({"ex1": None, "ex2": ON_DOUBLE}, "23", {"ex2": told(1)}),
     "a chain": ({"ex1": WRONG_DOUBLE, "ex2": ON_DOUBLE, "ex3": ON_BOTH}, "23", {"ex2": told(1), "ex3": told(1)}),
-    "wrong by itself": ({"ex1": WRONG_DOUBLE, "ex2": "def square(x):\n    return double(x) * x\n"}, "3", {}),
-    "two wrong ones": (
-        {"ex1": WRONG_DOUBLE, "ex2": "def square(x):\n    return double(x) * x\n", "ex3": ON_BOTH},
-        "3",
-        {"ex3": told(1, 2)},
-    ),
+    "wrong by itself": ({"ex1": WRONG_DOUBLE, "ex2": WRONG_ON_DOUBLE}, "3", {}),
+    "two wrong ones": ({"ex1": WRONG_DOUBLE, "ex2": WRONG_ON_DOUBLE, "ex3": ON_BOTH}, "3", {"ex3": told(1, 2)}),
     "a stub that builds on nothing": ({"ex1": WRONG_DOUBLE, "ex2": None, "ex3": ON_BOTH}, "3", {"ex3": told(1, 2)}),
     "a helper in the wrong cell": (
         {
@@ -127,15 +131,8 @@ def double(x):
 
 def test_a_class_of_the_lessons_has_what_only_the_students_has(tmp_path):
     """A subclass read an attribute of its own base class, and lost its marks for the error in that one."""
-    toy = Toy(tmp_path, timeout=2)
-    nb = lesson()
-    source = cell(nb, "07-ex1-double").source
-    cell(nb, "07-ex1-double").source = source.replace(
-        "    ### END SOLUTION",
-        "    ### END SOLUTION\n\n\nclass Doubler:\n    def __init__(self, by=2):\n        pass\n",
-    )
-    nbformat.write(nb, toy.root / "solutions" / LESSON / f"{LESSON}.ipynb")
-    toy.course.prepare(LESSON)
+    doubler = "\n\n\nclass Doubler:\n    def __init__(self, by=2):\n        pass\n"
+    toy = course_with(tmp_path, ("07-ex1-double", "    ### END SOLUTION", f"    ### END SOLUTION{doubler}"))
     square = """class Squarer(Doubler):
     def value(self, x):
         return double(x) // self.by * x * (self.times - self.helper())
@@ -179,7 +176,7 @@ def test_what_is_taken_over_is_only_what_is_missing():
 
 def test_an_error_of_its_own_is_told_apart_from_that_of_another_exercise(toy):
     """What is said of it is the other exercise's fault; its own was named nowhere."""
-    toy.grade(submission(ex1=WRONG_DOUBLE, ex2="def square(x):\n    return double(x) * x\n"), "ada")
+    toy.grade(submission(ex1=WRONG_DOUBLE, ex2=WRONG_ON_DOUBLE), "ada")
     own = "It fails with the lesson's answer to exercise 1 in place of yours as well: it has an error of its own."
     assert toy.comment("ex2", "ada").endswith(own) and own in html.unescape(toy.page("ada"))
     # A helper that stands in the other exercise is not replaced: nobody can say whose error it is.
@@ -194,30 +191,22 @@ def test_an_error_of_its_own_is_told_apart_from_that_of_another_exercise(toy):
 
 def test_the_lessons_answers_may_need_more_of_each_other_than_is_asked_for(tmp_path):
     """The lesson's square passes an argument that the student's double, which is right, does not have."""
-    toy = Toy(tmp_path, timeout=2)
-    nb = lesson()
-    for exercise, old, new in (
+    toy = course_with(
+        tmp_path,
         ("07-ex1-double", "def double(x):\n", "def double(x, times=2):\n"),
         ("07-ex1-double", "    return 2 * x\n", "    return times * x\n"),
         ("07-ex2-square", "    return x * x\n", "    return double(x, times=x)\n"),
-    ):
-        assert old in cell(nb, exercise).source, cell(nb, exercise).source
-        cell(nb, exercise).source = cell(nb, exercise).source.replace(old, new)
-    nbformat.write(nb, toy.root / "solutions" / LESSON / f"{LESSON}.ipynb")
-    toy.course.prepare(LESSON)
-    wrong = {"ex1": "def double(x):\n    return 2 * x\n", "ex2": "def square(x):\n    return double(x)\n"}
-    points = toy.grade(submission(**wrong, ex3=ON_BOTH), "ada")
+    )
+    points = toy.grade(submission(ex2="def square(x):\n    return double(x)\n", ex3=ON_BOTH), "ada")
     assert points == {"ex1": 1.0, "ex2": 0.0, "ex3": 3.0}
     assert toy.comment("ex3", "ada") == told(2)
 
 
 def everything_about(toy, student: str) -> str:
     """All that is kept of a submission: comments, the feedback page, the executed notebook."""
-    folder = toy.root / "autograded" / student / LESSON
-    files = [path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file()]
-    return "\n".join(
-        [toy.page(student), *files, *(toy.comment(exercise, student) for exercise in ("ex1", "ex2", "ex3"))]
-    )
+    files = (path for path in (toy.root / "autograded" / student / LESSON).rglob("*") if path.is_file())
+    comments = (toy.comment(exercise, student) for exercise in ("ex1", "ex2", "ex3"))
+    return "\n".join([toy.page(student), *(path.read_text(errors="replace") for path in files), *comments])
 
 
 #: Ways in which code of the second run could hand over the lesson's answer. `source` holds it.
@@ -291,15 +280,18 @@ def test_the_lessons_answer_to_a_later_exercise_does_not_do_the_work_of_an_earli
 
 def test_a_later_answer_that_another_exercise_needs_does_no_work_for_an_earlier_one(tmp_path):
     """The quarter needs the lesson's half in its second run; the square, tried there as well, would get it, too."""
-    toy, nb = Toy(tmp_path, timeout=2), lesson()
-    for name in ("07-ex3-half", "07-ex3-half-test"):
-        more = copy.deepcopy(cell(nb, name))
-        more.id = more.metadata.nbgrader.grade_id = name.replace("ex3-half", "ex4-quarter")
-        more.source = more.source.replace("half", "quarter").replace("x / 2", "x / 4")
-        nb.cells.append(more)
-    nbformat.write(nb, toy.root / "solutions" / LESSON / f"{LESSON}.ipynb")
+
+    def add_quarter(nb):
+        for name in ("07-ex3-half", "07-ex3-half-test"):
+            more = copy.deepcopy(cell(nb, name))
+            more.id = more.metadata.nbgrader.grade_id = name.replace("ex3-half", "ex4-quarter")
+            more.source = more.source.replace("half", "quarter").replace("x / 2", "x / 4")
+            nb.cells.append(more)
+
+    toy, handed_in = Toy(tmp_path, timeout=2), lesson()
+    toy.teach(add_quarter)
     toy.course.prepare(LESSON)
-    handed_in = copy.deepcopy(nb)
+    add_quarter(handed_in)
     for name, source in {
         "07-ex1-double": WRONG_DOUBLE,
         "07-ex2-square": "def square(x):\n    return (2 * half(x)) ** 2 if double else 0\n",

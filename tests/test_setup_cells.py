@@ -37,10 +37,10 @@ def handed_in(**answers: str) -> nbformat.NotebookNode:
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    course = Toy(tmp_path_factory.mktemp("setup"), timeout=60)
-    nbformat.write(with_setup(lesson()), course.root / "solutions" / LESSON / f"{LESSON}.ipynb")
-    course.course.prepare(LESSON)
-    return course
+    toy = Toy(tmp_path_factory.mktemp("setup"), timeout=60)
+    toy.teach(with_setup)
+    toy.course.prepare(LESSON)
+    return toy
 
 
 #: What students write into the setup cell; what the page says about it. (`pip install` would look for a network.)
@@ -52,10 +52,7 @@ CHANGED = {
     "l2: pip": ("!pip --version\n" + SETUP, ""),
     "l3: cd": ("%cd /content\n" + SETUP, ""),
     "l4: pip as a magic": ("%pip --version\n" + SETUP, ""),
-    "l5: chdir": (
-        "import os\nos.chdir('/content')\n" + SETUP,
-        "Your setup cell stopped with FileNotFoundError",
-    ),
+    "l5: chdir": ("import os\nos.chdir('/content')\n" + SETUP, "Your setup cell stopped with FileNotFoundError"),
     "l6: drive if it is there": (
         "try:\n    from google.colab import drive\nexcept ImportError:\n    pass\n" + SETUP,
         "",
@@ -84,10 +81,6 @@ def test_a_setup_cell_that_does_not_run_costs_no_right_answer(toy, name):
     assert toy.comment("ex2") == "square(3) is 0: think of square"
 
 
-def deleted(nb):
-    del nb.cells[at(nb, "07-imports")]
-
-
 def split(nb):
     """As with the editor's command: the upper half keeps the cell's id."""
     upper, lower = SETUP.split("\n\n")
@@ -95,18 +88,22 @@ def split(nb):
     nb.cells.insert(at(nb, "07-imports") + 1, new_code_cell(lower))
 
 
-def turned_into_text(nb):
+def turn_into_text(nb):
     nb.cells[at(nb, "07-imports")] = new_markdown_cell(SETUP, id="07-imports")
 
 
-def below_the_answers(nb):
-    nb.cells.append(nb.cells.pop(at(nb, "07-imports")))
+LOST = {
+    "deleted": lambda nb: nb.cells.pop(at(nb, "07-imports")),
+    "split": split,
+    "turned into text": turn_into_text,
+    "below the answers": lambda nb: nb.cells.append(nb.cells.pop(at(nb, "07-imports"))),
+}
 
 
-@pytest.mark.parametrize("lose", [deleted, split, turned_into_text, below_the_answers], ids=lambda lose: lose.__name__)
-def test_a_setup_cell_that_is_lost_costs_no_right_answer(toy, lose):
+@pytest.mark.parametrize("name", LOST)
+def test_a_setup_cell_that_is_lost_costs_no_right_answer(toy, name):
     nb = handed_in()
-    lose(nb)
+    LOST[name](nb)
     assert toy.grade(nb) == FULL
     assert "own setup cell 07-imports ran before your cells" in toy.page()
 
@@ -159,9 +156,7 @@ def test_an_earlier_version_of_the_lesson_is_named_as_such(tmp_path):
         return ran.metadata.autograder.remarks, cell(ran, "07-ex1-double-test").metadata.autograder.notes
 
     def publish(change):
-        nb = lesson()
-        change(nb)
-        nbformat.write(nb, toy.root / "solutions" / LESSON / f"{LESSON}.ipynb")
+        toy.teach(change)
         toy.course.prepare(LESSON)
 
     def other_test(nb):
@@ -186,34 +181,25 @@ def test_an_earlier_version_of_the_lesson_is_named_as_such(tmp_path):
 # --- cells without marks --------------------------------------------------------------------------------
 
 
-def without_metadata(nb):
-    """d, with ids only where Colab's older format keeps them."""
+#: What stays of a cell's metadata, and the format's minor version. Only Colab's older format keeps ids, elsewhere.
+STRIPPED = {
+    "d: without metadata": (lambda one: {"id": one.id, "colab": {}}, 0),
+    "e: without ids": (lambda one: {"_uuid": "0", **one.metadata}, 4),
+    "f: without both": (lambda one: {"_uuid": "0", "trusted": True}, 4),
+}
+
+
+def strip(nb, name="f: without both"):
+    keep, nb.nbformat_minor = STRIPPED[name]
     for one in nb.cells:
-        one.metadata = {"id": one.id, "colab": {}}
+        one.metadata = keep(one)
         one.pop("id")
-    nb.nbformat_minor = 0
 
 
-def without_ids(nb):
-    """e: nbgrader's metadata survive."""
-    for one in nb.cells:
-        one.metadata = {"_uuid": "0", **one.metadata}
-        one.pop("id")
-    nb.nbformat_minor = 4
-
-
-def without_both(nb):
-    """f"""
-    for one in nb.cells:
-        one.metadata = {"_uuid": "0", "trusted": True}
-        one.pop("id")
-    nb.nbformat_minor = 4
-
-
-@pytest.mark.parametrize("strip", [without_metadata, without_ids, without_both], ids=lambda strip: strip.__name__)
-def test_an_answer_that_lost_its_marks_is_found_and_nothing_is_called_missing(toy, strip):
+@pytest.mark.parametrize("name", STRIPPED)
+def test_an_answer_that_lost_its_marks_is_found_and_nothing_is_called_missing(toy, name):
     nb = handed_in(ex2="def square(x):\n    return 0\n", ex3=None)
-    strip(nb)
+    strip(nb, name)
     assert toy.grade(nb) == {"ex1": 1.0, "ex2": 0.0, "ex3": 0.0}
     assert [toy.comment(name) for name in FULL] == [
         "",
@@ -225,7 +211,7 @@ def test_an_answer_that_lost_its_marks_is_found_and_nothing_is_called_missing(to
 
 def test_an_answer_without_marks_that_does_not_run_is_still_the_answer(toy):
     nb = handed_in(ex2="%matplotlib inline\ndef square(x)\n    return x * x\n")
-    without_both(nb)
+    strip(nb)
     assert toy.grade(nb) == FULL | {"ex2": 0.0}
     assert toy.comment("ex2").startswith("Your answer cell stopped with SyntaxError")
 
@@ -242,5 +228,5 @@ def test_of_several_cells_without_marks_the_written_one_counts(toy):
     nb = handed_in()
     stub = new_code_cell(cell(with_setup(released()), "07-ex2-square").source)
     nb.cells.insert(at(nb, "07-ex2-square") + 1, stub)
-    without_both(nb)
+    strip(nb)
     assert toy.grade(nb) == FULL
