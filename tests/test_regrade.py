@@ -1,12 +1,11 @@
 """`autograder regrade`: what a corrected test changes, student by student; points by hand stay."""
 
 import pytest
-from nbformat import write
 
 from autograder.__main__ import main
 from autograder.insight.marks import Mark
 from autograder.insight.regrade import difference
-from tests.helpers.toy_course import LESSON, Toy, cell, lesson, submission
+from tests.helpers.toy_course import LESSON, Toy, cell, submission
 
 pytestmark = pytest.mark.jail
 
@@ -14,10 +13,10 @@ pytestmark = pytest.mark.jail
 NARROW = "def square(x):\n    return {3: 9, 5: 25, 8: 64}.get(x, 0)\n"
 
 
-@pytest.fixture
-def course(tmp_path):
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
     """Three students, graded: ada is right, bob's answer knows the hidden inputs, cid has left exercise 1."""
-    toy = Toy(tmp_path / "class")
+    toy = Toy(tmp_path_factory.mktemp("class"))
     toy.hand_in("ada", submission())
     toy.hand_in("bob", submission(ex2=NARROW))
     toy.hand_in("cid", submission(ex1=None))
@@ -25,12 +24,14 @@ def course(tmp_path):
     return toy
 
 
-def add_an_input(course):
-    """Mend the hidden test of exercise 2."""
-    nb = lesson()
+@pytest.fixture
+def course(graded, tmp_path):
+    return graded.copy(tmp_path)
+
+
+def add_an_input(nb):
     test = cell(nb, "07-ex2-square-test")
     test.source = test.source.replace("[3, 5, 8]", "[3, 5, 8, 11]")
-    write(nb, course.root / "solutions" / LESSON / f"{LESSON}.ipynb")
 
 
 def regrade(course, capsys, *more):
@@ -40,7 +41,7 @@ def regrade(course, capsys, *more):
 
 
 def test_only_the_student_whose_mark_changes_is_named_with_the_reason(course, capsys):
-    add_an_input(course)
+    course.teach(add_an_input)
     status, out = regrade(course, capsys)
     assert status == 0
     assert out.splitlines() == [
@@ -52,11 +53,8 @@ def test_only_the_student_whose_mark_changes_is_named_with_the_reason(course, ca
 
 
 def test_points_by_hand_stay_and_are_said_to(course, capsys):
-    with course.course.gradebook() as gradebook:
-        gradebook.find_grade("07-ex2-square-test", LESSON, LESSON, "bob").manual_score = 1.5
-        gradebook.find_comment("07-ex2-square", LESSON, LESSON, "bob").manual_comment = "See me."
-        gradebook.db.commit()
-    add_an_input(course)
+    course.enter("bob", "07-ex2-square", 1.5, "See me.")
+    course.teach(add_an_input)
     status, out = regrade(course, capsys)
     assert status == 0
     assert "1.5 of 2 → 1.5 of 2, given by hand, stays; the autograder now gives 0 instead of 2" in out
@@ -75,10 +73,7 @@ def test_nothing_is_graded_where_nothing_has_changed(course, capsys):
 
 
 def test_a_test_that_became_kinder_says_what_was_wrong_before(course, capsys):
-    nb = lesson()
-    test = cell(nb, "07-ex1-double-test")
-    test.source = '"""Anything will do."""'
-    write(nb, course.root / "solutions" / LESSON / f"{LESSON}.ipynb")
+    course.teach(lambda nb: cell(nb, "07-ex1-double-test").update(source='"""Anything will do."""'))
     status, out = regrade(course, capsys)
     assert status == 0
     assert "07-ex1-double: 0 of 1 → 1 of 1: it passes now; before: This exercise is not written yet." in out
