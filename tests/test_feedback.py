@@ -18,9 +18,8 @@ from tests.helpers.toy_course import HIDDEN, LESSON, Toy, cell, lesson, submissi
 
 
 def test_a_heading_on_the_page_is_the_heading_alone():
-    assert (
-        feedback._markdown(safe_html.markdown("## A heading")) == '<div class="box"><div><h2>A heading</h2></div></div>'
-    )
+    page = feedback._markdown(safe_html.markdown("## A heading"))
+    assert page == '<div class="box"><div><h2>A heading</h2></div></div>'
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def test_the_page_of_a_hostile_notebook_is_harmless(hostile_page):
 
 
 @pytest.mark.browser
-def test_chromium_runs_and_fetches_nothing_from_a_hostile_notebook(hostile_page, tmp_path):
+def test_chromium_runs_and_fetches_nothing_from_a_hostile_notebook(hostile_page, tmp_path, chromium):
     titled = f"{LESSON}: 4 of 6 points"
     unguarded = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", hostile_page)
     assert unguarded != hostile_page
@@ -67,27 +66,26 @@ def test_chromium_runs_and_fetches_nothing_from_a_hostile_notebook(hostile_page,
         "the policy alone": (hostile_page.replace("</h1>", f"</h1>{ATTACKS[0]}{ATTACKS[1]}"), titled),
         "nothing": (unguarded.replace("</h1>", f"</h1>{ATTACKS[1]}"), "planted"),  # the attack is real
     }
-    with browser.chromium() as chromium:
-        tab = browser.Tab(chromium)
-        for protection, (page, title) in pages.items():
-            path = tmp_path / "page.html"
-            path.write_text(page, encoding="utf-8")
-            tab.open(path.as_uri())
-            tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-            tab.evaluate("[...document.links].forEach(one => one.protocol == 'javascript:' && one.click())")
-            assert tab.evaluate("document.title") == title, protection
-            assert not tab.outside, protection
+    tab = browser.Tab(chromium)
+    for protection, (page, title) in pages.items():
+        open_whole(tab, page, tmp_path)
+        tab.evaluate("[...document.links].forEach(one => one.protocol == 'javascript:' && one.click())")
+        assert tab.evaluate("document.title") == title, protection
+        assert not tab.outside, protection
+
+
+def open_whole(tab, page, folder):
+    """Show a page with all its parts."""
+    (folder / "page.html").write_text(page, encoding="utf-8")
+    tab.open((folder / "page.html").as_uri())
+    tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
 
 
 @pytest.mark.browser
-def test_the_page_fits_a_phone(hostile_page, tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text(hostile_page, encoding="utf-8")
-    with browser.chromium() as chromium:
-        tab = browser.Tab(chromium, 390, 800)
-        tab.open(path.as_uri())
-        tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+def test_the_page_fits_a_phone(hostile_page, tmp_path, chromium):
+    tab = browser.Tab(chromium, 390, 800)
+    open_whole(tab, hostile_page, tmp_path)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_the_page_shows_points_reason_hint_and_code_but_no_hidden_test(toy):
@@ -200,28 +198,19 @@ COVERING = """[...document.querySelectorAll('.output-box')].filter(box => {
 UNBOXED = ".box, section { overflow: visible !important; contain: none !important; max-height: none !important }"
 
 
-def page_with(markup):
-    """The feedback on a notebook that displays `markup`."""
-    nb = lesson()
-    cell(nb, "07-ex1-double").outputs = [new_output("display_data", data={"text/html": markup})]
-    return page_of(nb)
-
-
 @pytest.mark.browser
-def test_no_output_covers_anything_else(tmp_path, monkeypatch):
+def test_no_output_covers_anything_else(tmp_path, monkeypatch, chromium):
     clean = safe_html.clean
     covering = {"cleaned, in a box": [], "as it is, in a box": [], "cleaned": [], "as it is": []}
-    with browser.chromium() as chromium:
-        tab = browser.Tab(chromium)
-        for name, markup in COVERS.items():
-            for protection, found in covering.items():
-                monkeypatch.setattr(safe_html, "clean", clean if "cleaned" in protection else str)
-                page = page_with(markup)
-                page = page if "box" in protection else page.replace("</style>", f"{UNBOXED}</style>", 1)
-                path = tmp_path / "page.html"
-                path.write_text(page, encoding="utf-8")
-                tab.open(path.as_uri())
-                tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-                found += [name] * bool(tab.evaluate(COVERING))
+    tab = browser.Tab(chromium)
+    for name, markup in COVERS.items():
+        for protection, found in covering.items():
+            monkeypatch.setattr(safe_html, "clean", clean if "cleaned" in protection else str)
+            nb = lesson()
+            cell(nb, "07-ex1-double").outputs = [new_output("display_data", data={"text/html": markup})]
+            page = page_of(nb)
+            page = page if "box" in protection else page.replace("</style>", f"{UNBOXED}</style>", 1)
+            open_whole(tab, page, tmp_path)
+            found += [name] * bool(tab.evaluate(COVERING))
     assert covering["cleaned, in a box"] == covering["as it is, in a box"] == covering["cleaned"] == []
     assert covering["as it is"] == list(COVERS), "the attacks are real"
