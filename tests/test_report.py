@@ -1,15 +1,17 @@
-"""`autograder report`: every number on the page is true, and nothing on it runs."""
+"""`autograder report`: every number on its page and in its files for Canvas and Moodle is true, and nothing runs."""
 
+import csv
+import io
 import json
 import re
 import statistics
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urljoin
 
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
 
 import ranks
 from autograder.__main__ import main
@@ -20,10 +22,11 @@ from autograder.grading.nbgrader import scoring
 from autograder.grading.pages import feedback
 from autograder.grading.running import run_cells
 from autograder.grading.running.kernels import Reply
-from autograder.insight import charts, marks, mistakes, report
+from autograder.insight import charts, lms, marks, mistakes, report
 from ranks.errors import HangError, RankError
 from tests.helpers import browser
 from tests.helpers.graded_class import ADDS, EVE, MORE, ROOT_OF, SCRIPT, TWICE, build, count, totals
+from tests.helpers.report_tables import rows_of_table
 from tests.helpers.toy_course import LESSON, Toy, submission
 
 
@@ -61,57 +64,9 @@ def page(toy):
     return (toy.root / "report.html").read_text(encoding="utf-8")
 
 
-class Parsed(HTMLParser):
-    """A page as its reader has it: tables by caption, pictures, links, headings, text; and every tag."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tables, self.images, self.links, self.headings, self.tags = {}, [], [], [], []
-        self._rows, self._text, self.text = [], None, ""
-        self.feed(page)
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        self.tags.append((tag, attributes))
-        if tag == "table":
-            self._rows = []
-        elif tag == "tr":
-            self._rows.append([])
-        elif tag == "img":
-            self.images.append(attributes)
-        elif tag == "a":
-            self.links.append(attributes["href"])
-        if tag in ("td", "th", "caption", "h1", "h2", "h3"):
-            self._text = ""
-        elif tag in ("br", "li") and self._text:
-            self._text += " "
-
-    def handle_data(self, data):
-        self.text += data
-        if self._text is not None:
-            self._text += data
-
-    def handle_endtag(self, tag):
-        if tag in ("td", "th"):
-            self._rows[-1].append(" ".join(self._text.split()))
-        elif tag == "caption":
-            self._caption = self._text
-        elif tag == "table":
-            self.tables.setdefault(self._caption, []).append(self._rows)
-        elif tag in ("h1", "h2", "h3"):
-            self.headings.append((int(tag[1]), self._text))
-        if tag in ("td", "th", "caption", "h1", "h2", "h3"):
-            self._text = None
-
-    def table(self, caption, number=0):
-        """The rows below the head of a table, by the first words of its caption."""
-        (rows,) = [tables for name, tables in self.tables.items() if name.startswith(caption)]
-        return rows[number][1:]
-
-
 @pytest.fixture(scope="module")
 def parsed(page):
-    return Parsed(page)
+    return BeautifulSoup(page, "html.parser")
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +80,7 @@ def counted(toy):
 def test_the_table_of_scores_is_the_gradebook(parsed, counted):
     toy, more = totals(counted, LESSON), totals(counted, MORE)
     assert len(toy) == 10 and len(more) == 2
-    rows = {row[0]: row[1:] for row in parsed.table("Scores in points")}
+    rows = {row[0]: row[1:] for row in rows_of_table(parsed, "Scores in points")}
     assert set(rows) == {*toy, *more, "mia"} | {f"lea Lea O'Neill, {SCRIPT}"}
     for student in toy:
         scores = [f"{found[student]:g}" if student in found else "–" for found in (toy, more)]
@@ -137,7 +92,7 @@ def test_the_table_of_scores_is_the_gradebook(parsed, counted):
 @pytest.mark.parametrize("name", [LESSON, MORE])
 def test_a_lesson_s_sentence_says_what_the_gradebook_says(parsed, counted, name):
     scores = list(totals(counted, name).values())
-    said = re.sub(r"\s+", " ", parsed.text)
+    said = re.sub(r"\s+", " ", parsed.get_text())
     full = sum(score == 6 for score in scores)
     assert (
         f"{len(scores)} submissions; mean {round(statistics.mean(scores), 2):g}, "
@@ -147,7 +102,7 @@ def test_a_lesson_s_sentence_says_what_the_gradebook_says(parsed, counted, name)
 
 @pytest.mark.parametrize("name", [LESSON, MORE])
 def test_the_exercises_are_counted(parsed, counted, name):
-    rows = parsed.table("Submissions with full points for each exercise", [LESSON, MORE].index(name))
+    rows = rows_of_table(parsed, "Submissions with full points for each exercise", [LESSON, MORE].index(name))
     assert [row[0] for row in rows] == ["Exercise 1: double", "Exercise 2: square", "Exercise 3: half"]
     for row, test in zip(rows, ("07-ex1-double-test", "07-ex2-square-test", "07-ex3-half-test"), strict=True):
         marks = [mark for (_, where, cell), mark in counted.items() if (where, cell) == (name, test)]
@@ -157,28 +112,28 @@ def test_the_exercises_are_counted(parsed, counted, name):
 
 
 def test_the_pictures_say_the_same_numbers(parsed, counted):
-    assert len(parsed.images) == 4
-    histogram, bars = (image["alt"] for image in parsed.images[:2])
+    assert len(parsed.find_all("img")) == 4
+    histogram, bars = (image["alt"] for image in parsed.find_all("img")[:2])
     found = re.findall(r"(\d+) from ([\d.]+) to (\d+(?:\.\d+)?)", histogram)
     scores = totals(counted, LESSON).values()
     assert sum(int(number) for number, _, _ in found) == len(scores)
     for number, *ends in found:
         low, high = map(float, ends)
         assert int(number) == sum(low <= score < high or score == high == 6 for score in scores)
-    for row in parsed.table("Submissions with full points for each exercise"):
+    for row in rows_of_table(parsed, "Submissions with full points for each exercise"):
         assert f"{row[0]}: {row[2]}" in bars
 
 
 def test_lost_marks_are_counted_by_known_mistake(parsed):
     """And fay's error, whose own text says `Hint:` and what a hint says, is not counted."""
-    assert parsed.table("Known mistakes") == [
+    assert rows_of_table(parsed, "Known mistakes") == [
         [ADDS_HINT, "Exercise 1: double", "2", "bob, cyd"],
         ["You doubled twice.", "Exercise 1: double", "1", "cyd"],
     ]
 
 
 def test_the_other_lost_marks_are_counted_by_what_happened(parsed, counted):
-    rows = parsed.table("Marks lost without a known mistake")
+    rows = rows_of_table(parsed, "Marks lost without a known mistake")
     assert rows == [
         [mistakes.WRONG, "5", "fay (1), jon (1, 2, 3), kim (2)"],
         [mistakes.UNWRITTEN, "4", "cyd (3), dan (1, 2, 3)"],
@@ -192,12 +147,12 @@ def test_the_other_lost_marks_are_counted_by_what_happened(parsed, counted):
     ]
     lost = [key for key, (score, most) in counted.items() if key[1] == LESSON and score < most]
     assert len(lost) == 2 + sum(int(row[1]) for row in rows)  # bob's and cyd's are known
-    assert f"{len(lost)} lost marks: exercises without full points" in parsed.text
-    assert parsed.table("Known mistakes", 1) == [[ADDS_HINT, "Exercise 1: double", "1", "bob"]]
+    assert f"{len(lost)} lost marks: exercises without full points" in parsed.get_text()
+    assert rows_of_table(parsed, "Known mistakes", 1) == [[ADDS_HINT, "Exercise 1: double", "1", "bob"]]
 
 
 def test_who_needs_a_look_and_why(parsed):
-    rows = {row[0]: row[1] for row in parsed.table("8 submissions that a person should look at")}
+    rows = {row[0]: row[1] for row in rows_of_table(parsed, "8 submissions that a person should look at")}
     assert rows == {
         f"{EVE}, {LESSON}: feedback": f"The file is {SCRIPT}.",
         f"cyd, {LESSON}": "No points, although answers are written.",
@@ -214,16 +169,17 @@ def test_who_needs_a_look_and_why(parsed):
 
 
 def test_who_handed_in_nothing(parsed):
-    rows = parsed.table("Students who have not handed in")
+    rows = rows_of_table(parsed, "Students who have not handed in")
     assert rows[0] == [LESSON, "1", "lea"]
     assert rows[1][:2] == [MORE, "10"]
     assert set(rows[1][2].split(", ")) == {EVE, "cyd", "dan", "fay", "gus", "ivy", "jon", "kim", "lea", "mia"}
 
 
 def test_links_lead_to_the_feedback(toy, parsed):
-    (link,) = {link for link in parsed.links if not link.startswith("#") and "gus" not in link}
+    links = {one["href"] for one in parsed.find_all("a")}
+    (link,) = {link for link in links if not link.startswith("#") and "gus" not in link}
     assert browser_path(toy.root / "report.html", link).read_text() == "feedback"
-    assert {link for link in parsed.links if link.startswith("#")} == {"#lesson-1", "#lesson-2"}
+    assert {link for link in links if link.startswith("#")} == {"#lesson-1", "#lesson-2"}
 
 
 def browser_path(page, link):
@@ -233,10 +189,11 @@ def browser_path(page, link):
 def test_links_also_lead_there_from_another_folder(toy, tmp_path):
     target = tmp_path / "here" / "class.html"
     assert main(["report", LESSON, "--course", str(toy.root), "--output", str(target)]) == 0
-    found = Parsed(target.read_text(encoding="utf-8"))
-    (link,) = {link for link in found.links if not link.startswith("#") and "gus" not in link}
+    found = BeautifulSoup(target.read_text(encoding="utf-8"), "html.parser")
+    links = {one["href"] for one in found.find_all("a")}
+    (link,) = {link for link in links if not link.startswith("#") and "gus" not in link}
     assert browser_path(target, link).read_text() == "feedback"
-    assert MORE not in found.text
+    assert MORE not in found.get_text()
 
 
 @pytest.mark.parametrize(
@@ -363,24 +320,22 @@ def test_a_class_of_an_earlier_version_is_read_without_its_reasons(tmp_path):
 
 def test_the_page_runs_and_fetches_nothing(page, parsed):
     assert SCRIPT not in page and "<img src=x" not in page
-    assert SCRIPT in parsed.text and EVE in parsed.text
-    assert not {"script", "iframe", "link", "object", "embed", "form", "base"} & {tag for tag, _ in parsed.tags}
-    for tag, attributes in parsed.tags:
-        assert not [name for name in attributes if name.startswith("on")], tag
-        assert attributes.get("src", "data:").startswith("data:image/svg+xml;base64,") or tag != "img"
+    assert SCRIPT in parsed.get_text() and EVE in parsed.get_text()
+    assert not parsed.find_all(["script", "iframe", "link", "object", "embed", "form", "base"])
+    assert not [tag for tag in parsed.find_all(True) if any(name.startswith("on") for name in tag.attrs)]
+    assert all(image.get("src", "data:").startswith("data:image/svg+xml;base64,") for image in parsed.find_all("img"))
     assert "http" not in re.sub('base64,[^"]*', "", page).replace("http-equiv", "")
 
 
 def test_a_screen_reader_finds_its_way(parsed):
-    levels = [level for level, _ in parsed.headings]
+    levels = [int(heading.name[1]) for heading in parsed.find_all(["h1", "h2", "h3"])]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
-    tags = [tag for tag, _ in parsed.tags]
-    assert tags.count("table") == tags.count("caption") > 5
-    assert all(attributes.get("scope") in ("row", "col") for tag, attributes in parsed.tags if tag == "th")
-    assert all(len(image["alt"]) > 40 for image in parsed.images)
-    ids = [attributes["id"] for _, attributes in parsed.tags if "id" in attributes]
-    named = {attributes["aria-labelledby"] for _, attributes in parsed.tags if "aria-labelledby" in attributes}
+    assert len(parsed.find_all("table")) == len(parsed.find_all("caption")) > 5
+    assert all(head.get("scope") in ("row", "col") for head in parsed.find_all("th"))
+    assert all(len(image["alt"]) > 40 for image in parsed.find_all("img"))
+    ids = [tag["id"] for tag in parsed.find_all(id=True)]
+    named = {tag["aria-labelledby"] for tag in parsed.find_all(attrs={"aria-labelledby": True})}
     assert len(set(ids)) == len(ids) and named <= set(ids)
 
 
@@ -391,17 +346,98 @@ def test_the_same_class_makes_the_same_page(toy, page):
 
 
 @pytest.mark.browser
-def test_the_page_in_a_browser(toy, page):
-    with browser.chromium() as chromium:
-        tab = browser.Tab(chromium, 390, 800)
-        tab.open((toy.root / "report.html").as_uri())
-        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
-        assert tab.evaluate("document.title") == "Report: 12 submissions of 12 students"
-        assert tab.evaluate("[...document.images].every(one => one.complete && one.naturalWidth > 0)")
-        assert not tab.outside and not tab.errors
-        light = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-        tab.page.emulate_media(color_scheme="dark")
-        assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != light
+def test_the_page_in_a_browser(toy, page, chromium):
+    tab = browser.Tab(chromium, 390, 800)
+    tab.open((toy.root / "report.html").as_uri())
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    assert tab.evaluate("document.title") == "Report: 12 submissions of 12 students"
+    assert tab.evaluate("[...document.images].every(one => one.complete && one.naturalWidth > 0)")
+    assert not tab.outside and not tab.errors
+    light = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    tab.page.emulate_media(color_scheme="dark")
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != light
+
+
+# --- the files for Canvas and Moodle ----------------------------------------------------------------------
+
+
+def back(text):
+    """A name as it was before `lms.cell`, as its docstring says."""
+    return re.sub(r"^'(?='*\s*[=+\-@\t\r])", "", text)
+
+
+def rows_of(text):
+    return list(csv.reader(io.StringIO(text, newline="")))
+
+
+def test_canvas_gets_every_score(toy, counted, tmp_path, capsys):
+    target = tmp_path / "canvas.csv"
+    assert main(["report", "--course", str(toy.root), "--canvas", str(target)]) == 0
+    assert f"{LESSON} (6), {MORE} (6)" in capsys.readouterr().out
+    header, points, *rows = rows_of(target.read_text(encoding="utf-8"))
+    assert header == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", LESSON, MORE]
+    assert points[0].strip() == "Points Possible" and points[1:] == ["", "", "", "", "6", "6"]
+    assert {row[3] for row in rows} == {*totals(counted, LESSON), "lea", "mia"}
+    for row in rows:
+        for name, score in zip((LESSON, MORE), row[5:], strict=True):
+            assert (float(score) if score else None) == totals(counted, name).get(row[3])
+    (lea,) = [row for row in rows if row[3] == "lea"]
+    assert lea == [f"O'Neill, {SCRIPT}, Lea", "4711", "", "lea", "", "", ""]
+
+
+def test_moodle_gets_every_score(toy, counted, tmp_path):
+    target = tmp_path / "moodle.csv"
+    assert main(["report", "--course", str(toy.root), "--moodle", str(target)]) == 0
+    header, *rows = rows_of(target.read_text(encoding="utf-8"))
+    assert header == ["username", "email", "id", LESSON, MORE]
+    assert {row[0] for row in rows} == {*totals(counted, LESSON), "lea", "mia"}
+    for row in rows:
+        for name, score in zip((LESSON, MORE), row[3:], strict=True):
+            assert (None if score == "-" else float(score)) == totals(counted, name).get(row[0])
+    assert ["lea", "lea@example.org", "4711", "-", "-"] in rows
+
+
+ODD = ["=1+1", "'=1+1", "''=1+1", "'quoted", "-ada", "+1", "@bob", " =1+1", "\t=1", 'a"b', "a,b", "a;b", "ä ö", "0042"]
+
+
+@pytest.mark.parametrize("kind", ["canvas", "moodle"])
+def test_odd_ids_come_back_and_none_becomes_a_formula(kind, tmp_path):
+    scores = {student: 1 / 3 + number for number, student in enumerate(ODD)}
+    there = [marks.Submission(student, LESSON, score, 20.0, []) for student, score in scores.items()]
+    found = marks.ClassMarks(tmp_path, [marks.Student(student) for student in ODD], there, [])
+    rows = rows_of(getattr(lms, kind)(found))
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert not [text for row in rows for text in row if text.strip() and text.lstrip()[0] in "=+-@"]
+    column, skip = (3, 2) if kind == "canvas" else (0, 1)
+    got = {back(row[column]): float(row[-1]) for row in rows[skip:]}
+    assert got == pytest.approx(scores)
+    assert lms.quoted(found) == [student for student in ODD if re.match(r"'*\s*[=+@-]", student)]
+
+
+def test_names_and_numbers_of_the_lms(tmp_path):
+    students = [
+        marks.Student("a", "Ann", "Lee", lms_user_id="17"),
+        marks.Student("b", "Bo\nb", "", "=b@example.org", "sis-17"),
+        marks.Student("c", "", "=Cy", lms_user_id="-3"),
+    ]
+    found = marks.ClassMarks(tmp_path, students, [marks.Submission("a", LESSON, 2.5, 6.0, [])], [("b", LESSON)])
+    assert [row[:5] for row in rows_of(lms.canvas(found))[2:]] == [
+        ["Lee, Ann", "17", "", "a", ""],
+        ["Bo b", "", "sis-17", "b", ""],  # Canvas would read 17x as 17: no number, no ID
+        ["'=Cy", "", "'-3", "c", ""],
+    ]
+    assert rows_of(lms.moodle(found)) == [
+        ["username", "email", "id", LESSON],
+        ["a", "", "17", "2.5"],
+        ["b", "'=b@example.org", "sis-17", "-"],
+        ["c", "", "'-3", "-"],
+    ]
+
+
+def test_an_id_with_an_apostrophe_is_told(tmp_path, capsys, monkeypatch):
+    found = marks.ClassMarks(tmp_path, [marks.Student("-ada")], [marks.Submission("-ada", LESSON, 1, 6, [])], [])
+    report._export(found, lms.moodle(found), tmp_path / "m.csv", "Moodle")
+    assert "'-ada' would be a formula" in capsys.readouterr().err
 
 
 # --- the command ----------------------------------------------------------------------------------------
@@ -412,25 +448,30 @@ def one_line(text):
     return text
 
 
-def test_an_empty_course_is_one_line_and_stays_empty(tmp_path, capsys):
-    assert main(["report", "--course", str(tmp_path), "--canvas", str(tmp_path / "c.csv")]) == 0
-    assert f"nothing is graded in {tmp_path}; run `autograder grade`" in one_line(capsys.readouterr().out)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--canvas", "c.csv"], "nothing is graded in {}; run `autograder grade`"),
+        (["03_step"], "nothing of 03_step is graded"),
+    ],
+)
+def test_where_nothing_is_graded_it_says_so_in_one_line_and_writes_nothing(
+    tmp_path, monkeypatch, capsys, arguments, said
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "--course", str(tmp_path), *arguments]) == 0
+    assert said.format(tmp_path) in one_line(capsys.readouterr().out)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_lesson_that_nobody_handed_in_is_one_line(tmp_path, capsys):
-    assert main(["report", "03_step", "--course", str(tmp_path)]) == 0
-    assert "nothing of 03_step is graded" in one_line(capsys.readouterr().out)
-
-
-def test_an_unknown_lesson_is_one_line(capsys):
-    assert main(["report", "99_nothing"]) == 2
-    assert "no lesson '99_nothing'" in one_line(capsys.readouterr().err)
-
-
-def test_a_missing_folder_is_one_line(tmp_path, capsys):
-    assert main(["report", "--course", str(tmp_path / "nowhere")]) == 2
-    assert "there is no folder" in one_line(capsys.readouterr().err)
+@pytest.mark.parametrize("command", ["grade", "report"])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["99_nothing"], "no lesson '99_nothing'"), (["--course", "/nowhere"], "there is no folder /nowhere: ")],
+)
+def test_a_lesson_or_folder_that_does_not_exist_is_one_line(capsys, command, arguments, said):
+    assert main([command, *arguments]) == 2
+    assert said in one_line(capsys.readouterr().err)
 
 
 def test_a_folder_as_output_is_one_line(toy, tmp_path, capsys):
