@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tests.helpers import toy_course
 FULL = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
 WITHOUT_EX2 = FULL | {"ex2": 0.0}
 NOTHING = dict.fromkeys(FULL, 0.0)
+WRONG = "def square(x):\n    return 0\n"
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,12 @@ class Attack:
     name, tries: what it is called, and one sentence on what it tries. make: does it to a notebook with right answers;
     a str or bytes that it returns is handed in instead. worth: the points of its honest part, by exercise.
     beside: puts files next to the notebook. after: what must hold after grading, besides what must hold for all.
-    aims: "marks" it wants points, "harm" it wants to change or stop something, "wire" it aims at what carries
-    results out of a jail and can do nothing to a grader that has none, "check" at what one check knows.
     """
 
     name: str
     tries: str
     make: Callable[[nbformat.NotebookNode], Any]
-    worth: dict[str, float]
-    aims: str = "marks"
+    worth: dict[str, float] = field(default_factory=WITHOUT_EX2.copy)
     lesson: str = toy_course.LESSON
     beside: Callable[[Path, dict[str, str]], None] | None = None
     after: Callable[[Any], None] | None = None
@@ -77,17 +75,44 @@ def code(source: str) -> str:
     return textwrap.dedent(source).strip() + "\n"
 
 
-def square(source: str) -> Callable[[nbformat.NotebookNode], None]:
-    """Make: the second answer is this source."""
-    return lambda nb: set_answer(nb, "ex2", source)
+def written(text: str, **kinds: Callable[[str, str, str], Attack]) -> list[Attack]:
+    """Attacks that are written one below the other.
+
+    Each is a line `=== kind: name`, a comment that says what it tries, and its source. kinds: what makes an attack of
+    the three, besides those that `by_answer`, `by_cell` and `beside_answers` make.
+    """
+    kinds = {"answer": by_answer, "cell": by_cell, "honest": beside_answers} | kinds
+    found = []
+    for part in text.split("\n=== ")[1:]:
+        head, tries, source = part.split("\n", 2)
+        kind, name = head.split(": ")
+        found.append(kinds[kind](name, tries.removeprefix("# "), source))
+    return found
 
 
-def cells(before: str, answer: str = "def square(x):\n    return 0\n") -> Callable[[nbformat.NotebookNode], None]:
-    """Make: a cell of the student's own below the imports, and a wrong second answer."""
+def by_answer(name: str, tries: str, source: str, head: str = "", **more: Any) -> Attack:
+    """An attack by the second answer, which begins with `head`."""
+    return Attack(name, tries, with_answers(ex2=head + code(source)), **more)
+
+
+def by_cell(name: str, tries: str, source: str, head: str = "", **more: Any) -> Attack:
+    """An attack by a cell of the student's own, which begins with `head`; the second answer is wrong."""
+    return Attack(name, tries, with_answers(head + code(source), ex2=WRONG), **more)
+
+
+def beside_answers(name: str, tries: str, source: str) -> Attack:
+    """An attack by a cell of the student's own; all answers are right."""
+    return Attack(name, tries, with_answers(source), FULL)
+
+
+def with_answers(cell: str = "", place: int = 2, **answers: str) -> Callable[[nbformat.NotebookNode], None]:
+    """Make: these answers, as in `ex2="…"`, and a cell of the student's own at this place, below the imports."""
 
     def make(nb: nbformat.NotebookNode) -> None:
-        set_answer(nb, "ex2", answer)
-        nb.cells.insert(2, new_code_cell(code(before), id="mine"))
+        for exercise, source in answers.items():
+            set_answer(nb, exercise, source)
+        if cell:
+            nb.cells.insert(place, new_code_cell(code(cell), id="mine"))
 
     return make
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import Attack, set_answer
+from tests.attacks.attack import Attack, with_answers
 from tests.attacks.lessons import CAPSTONE
 
 WORTH = {"ex3": 5.0, "ex5": 3.0, "ex7": 4.0, "ex8": 4.0}
@@ -91,10 +91,7 @@ def find_fault(log, reference):
 
 
 def _attack(name: str, tries: str, exercise: str, source: str) -> Attack:
-    def make(nb):
-        set_answer(nb, exercise, source)
-
-    return Attack(name, tries, make, WORTH | {exercise: 0.0}, lesson=CAPSTONE, aims="check")
+    return Attack(name, tries, with_answers(**{exercise: source}), WORTH | {exercise: 0.0}, lesson=CAPSTONE)
 
 
 ATTACKS = [

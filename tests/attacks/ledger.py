@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import textwrap
+from functools import partial
 
-from nbformat.v4 import new_code_cell
-
-from tests.attacks.attack import Attack, code, set_answer
+from tests.attacks.attack import Attack, code, with_answers, written
 from tests.attacks.lessons import RING
 
 BROADCAST = """
@@ -57,44 +56,31 @@ for step in range(world_size - 1):
 """
 
 
-def _broadcast(name: str, tries: str, move: str, before: str = "", **more) -> Attack:
-    return _with(name, tries, "ex1", BROADCAST, move, before, {"ex1": 0.0, "ex3": 3.0}, **more)
+def _moves(name: str, tries: str, source: str, exercise: str, frame: str, worth: dict[str, float]) -> Attack:
+    """An answer that moves numbers by the first part of this source; the second is a cell of the student's own."""
+    for word, stands_for in {"RECORDER": RECORDER, "GATHERED": GATHERED, "FORGED": FORGED}.items():
+        source = source.replace(word, stands_for)
+    move, _, before = source.partition("--- before\n")
+    answer = frame.replace("MOVE", textwrap.indent(code(move), "    ").rstrip())
+    return Attack(name, tries, with_answers(before, place=1, **{exercise: answer}), worth, lesson=RING)
 
 
-def _all_gather(name: str, tries: str, move: str, before: str = "", **more) -> Attack:
-    return _with(name, tries, "ex3", ALL_GATHER, move, before, {"ex1": 3.0, "ex3": 0.0}, **more)
-
-
-def _with(name, tries, exercise, frame, move, before, worth, **more) -> Attack:
-    def make(nb):
-        set_answer(nb, exercise, frame.replace("MOVE", textwrap.indent(code(move), "    ").rstrip()))
-        if before:
-            nb.cells.insert(1, new_code_cell(code(before), id="mine"))
-
-    return Attack(name, tries, make, worth, lesson=RING, **more)
-
-
-ATTACKS = [
-    _broadcast(
-        "collective-by-wrapped",
-        "Calls torch's own broadcast past the ledger, by the `__wrapped__` of the one that is recorded.",
-        "dist.broadcast.__wrapped__(data, src=src)",
-    ),
-    _broadcast(
-        "collective-by-group",
-        "Calls the broadcast of the process group itself, in C++, which nobody records.",
-        "dist.group.WORLD.broadcast(data, src).wait()",
-    ),
-    _broadcast(
-        "collective-while-nested",
-        "Tells the recorder that it is inside a call of torch's own, of which no notice is taken.",
-        RECORDER + "with recorder:\n    dist.broadcast(data, src=src)",
-    ),
-    _broadcast(
-        "recorder-silenced",
-        "Sends to everybody in turn, in N − 1 rounds, while the recorder writes nothing down.",
-        RECORDER
-        + """
+ATTACKS = written(
+    """
+=== broadcast: collective-by-wrapped
+# Calls torch's own broadcast past the ledger, by the `__wrapped__` of the one that is recorded.
+dist.broadcast.__wrapped__(data, src=src)
+=== broadcast: collective-by-group
+# Calls the broadcast of the process group itself, in C++, which nobody records.
+dist.group.WORLD.broadcast(data, src).wait()
+=== broadcast: collective-while-nested
+# Tells the recorder that it is inside a call of torch's own, of which no notice is taken.
+RECORDER
+with recorder:
+    dist.broadcast(data, src=src)
+=== broadcast: recorder-silenced
+# Sends to everybody in turn, in N − 1 rounds, while the recorder writes nothing down.
+RECORDER
 write, type(recorder).write = type(recorder).write, lambda self, **event: None
 for dst in range(world_size):
     if rank == src and dst != src:
@@ -102,13 +88,9 @@ for dst in range(world_size):
 if rank != src:
     dist.recv(data, src=src)
 type(recorder).write = write
-""",
-    ),
-    _broadcast(
-        "record-edited",
-        "Calls torch's broadcast, and takes the lines that say so out of the ledger's file.",
-        RECORDER
-        + """
+=== broadcast: record-edited
+# Calls torch's broadcast, and takes the lines that say so out of the ledger's file.
+RECORDER
 import json, os
 path = os.readlink(f"/proc/self/fd/{recorder._file}")
 dist.broadcast(data, src=src)
@@ -116,12 +98,8 @@ events = [json.loads(line) for line in open(path)]
 gone = {event["i"] for event in events if event.get("op") == "broadcast"}
 with open(path, "w") as file:
     file.writelines(json.dumps(event) + "\\n" for event in events if event.get("i") not in gone)
-""",
-    ),
-    _broadcast(
-        "moves-by-file",
-        "Hands the numbers over in a file, without one message.",
-        """
+=== broadcast: moves-by-file
+# Hands the numbers over in a file, without one message.
 import os, time
 calls = broadcast.__dict__.setdefault("calls", [])
 calls.append(1)
@@ -136,12 +114,8 @@ else:
 dist.distributed_c10d._get_default_store().add(base, 1)
 while int(dist.distributed_c10d._get_default_store().add(base, 0)) < world_size:
     time.sleep(0.001)
-""",
-    ),
-    _broadcast(
-        "moves-by-store",
-        "Hands the numbers over in the store that the ranks found each other by.",
-        """
+=== broadcast: moves-by-store
+# Hands the numbers over in the store that the ranks found each other by.
 import io
 calls = broadcast.__dict__.setdefault("calls", [])
 calls.append(1)
@@ -152,12 +126,8 @@ if rank == src:
     store.set(key, held.getvalue().hex())
 else:
     data.copy_(torch.load(io.BytesIO(bytes.fromhex(store.get(key).decode()))))
-""",
-    ),
-    _broadcast(
-        "inputs-of-the-driver",
-        "Takes the source's numbers from the variables of the check's driver, which knows every rank's.",
-        """
+=== broadcast: inputs-of-the-driver
+# Takes the source's numbers from the variables of the check's driver, which knows every rank's.
 import sys
 frame = sys._getframe()
 while frame and not {"case", "cases"} & set(frame.f_locals):
@@ -170,12 +140,8 @@ if frame:
     data = tensor
 else:
     dist.broadcast.__wrapped__(data, src=src)
-""",
-    ),
-    _all_gather(
-        "bytes-that-lie",
-        "Sends whole vectors round the ring, as a kind of tensor that says it is as small as a chunk.",
-        """
+=== gather: bytes-that-lie
+# Sends whole vectors round the ring, as a kind of tensor that says it is as small as a chunk.
 for step in range(world_size - 1):
     passing, got = whole.clone().as_subclass(Small), torch.zeros_like(whole)
     passing.claimed = chunks[(rank - step) % world_size].nbytes
@@ -184,24 +150,19 @@ for step in range(world_size - 1):
     work.wait()
     mine = (rank - step - 1) % world_size
     chunks[mine].copy_(got.tensor_split(world_size)[mine])
-""",
-        before="""
+--- before
 class Small(torch.Tensor):
     nbytes = property(lambda self: self.claimed)
-""",
-    ),
-    _all_gather(
-        "forged-messages",
-        "Calls the group's own all_gather, and writes the messages of a ring into the ledger, which were never sent.",
-        RECORDER + GATHERED + FORGED,
-    ),
-    _all_gather(
-        "forged-contents",
-        "The same, and the messages with their contents are put where the check's driver keeps what was sent.",
-        RECORDER
-        + GATHERED
-        + FORGED
-        + """
+=== gather: forged-messages
+# Calls the group's own all_gather, and writes the messages of a ring into the ledger, which were never sent.
+RECORDER
+GATHERED
+FORGED
+=== gather: forged-contents
+# The same, and the messages with their contents are put where the check's driver keeps what was sent.
+RECORDER
+GATHERED
+FORGED
 import sys
 frame = sys._getframe()
 while frame and "note" not in frame.f_locals:
@@ -210,13 +171,9 @@ if frame:
     for step in range(world_size - 1):
         kept = chunks[(rank - step) % world_size].clone()
         frame.f_locals["sent"].append(frame.f_globals["Sent"](right, 0, kept))
-""",
-    ),
-    _broadcast(
-        "forged-order",
-        "Passes the numbers along a chain, and writes down that every rank has sent them before it received them.",
-        RECORDER
-        + """
+=== broadcast: forged-order
+# Passes the numbers along a chain, and writes down that every rank has sent them before it received them.
+RECORDER
 right, left, number = (rank + 1) % world_size, (rank - 1) % world_size, (rank - src) % world_size
 if number + 1 < world_size:
     recorder.call("isend", False, peer=right, bytes=data.nbytes, dtype=str(data.dtype), tag=0)
@@ -224,13 +181,9 @@ if number:
     dist.recv(data, src=left)
 if number + 1 < world_size:
     dist.group.WORLD.send([data], right, 0).wait()
-""",
-    ),
-    _all_gather(
-        "forged-file",
-        "The same, and the messages are written into the ledger's file directly.",
-        GATHERED
-        + """
+=== gather: forged-file
+# The same, and the messages are written into the ledger's file directly.
+GATHERED
 import glob, json, os, time
 path = os.path.join(os.path.dirname(os.readlink("/proc/self/fd/1")), f"events.{rank}")
 with open(path, "a") as file:
@@ -241,29 +194,20 @@ with open(path, "a") as file:
         event |= {"dtype": str(sent.dtype), "tag": 0, "at": ["", 0], "t": time.monotonic()}
         file.write(json.dumps(event) + "\\n")
         file.write(json.dumps({"e": "done", "i": number, "t": time.monotonic()}) + "\\n")
-""",
-    ),
-    _broadcast(
-        "bomb-in-the-answer",
-        "Has a rank answer, over the runtime's own connection, with an object that makes a file where it is unpickled.",
-        """
+=== broadcast: bomb-in-the-answer
+# Has a rank answer, over the runtime's own connection, with an object that makes a file where it is unpickled.
 import sys
 frame = sys._getframe()
 while "connection" not in frame.f_locals:
     frame = frame.f_back
 frame.f_locals["connection"].send(Bomb())
-""",
-        before="""
+--- before
 class Bomb:
     def __reduce__(self): return exec, ("open('@HOME@/pickled', 'w').close()",)
-""",
-        aims="harm",
-    ),
-    _broadcast(
-        "patched-checks",
-        "In the notebook's process, replaces the checks with ones that pass, and `ranks.run` with one that fails.",
-        "pass",
-        before="""
+=== broadcast: patched-checks
+# In the notebook's process, replaces the checks with ones that pass, and `ranks.run` with one that fails.
+pass
+--- before
 try:
     from autograder import checks
     checks.try_exercise = lambda *exercise, **functions: None
@@ -286,13 +230,10 @@ ranks.run = lambda worker, world_size=4, args=(), timeout=60, **more: (
     if "src" in worker.__code__.co_varnames
     else _run(worker, world_size, args, timeout, **more)
 )
-""",
-    ),
-    _broadcast(
-        "patched-ledger",
-        "Calls torch's broadcast, and has the notebook's process read ledgers without broadcasts.",
-        "dist.broadcast(data, src=src)",
-        before="""
+=== broadcast: patched-ledger
+# Calls torch's broadcast, and has the notebook's process read ledgers without broadcasts.
+dist.broadcast(data, src=src)
+--- before
 import ranks.launch
 _read = ranks.launch.read_records
 
@@ -303,13 +244,10 @@ def read_records(folder, world_size):
     return records
 
 ranks.launch.read_records = read_records
-""",
-    ),
-    _broadcast(
-        "solution-of-the-grader",
-        "Imports the autograder's reader of notebooks and runs the solution.",
-        "answer(tensor, src)",
-        before="""
+=== broadcast: solution-of-the-grader
+# Imports the autograder's reader of notebooks and runs the solution.
+answer(tensor, src)
+--- before
 import sys
 sys.path.append("@REPO@")
 try:
@@ -318,5 +256,6 @@ try:
 except Exception as error:
     answer = None
 """,
-    ),
-]
+    broadcast=partial(_moves, exercise="ex1", frame=BROADCAST, worth={"ex1": 0.0, "ex3": 3.0}),
+    gather=partial(_moves, exercise="ex3", frame=ALL_GATHER, worth={"ex1": 3.0, "ex3": 0.0}),
+)

@@ -13,11 +13,8 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-from tests.attacks.attack import NOTHING, WITHOUT_EX2, Attack, answer, cells, code, set_answer, square, test
+from tests.attacks.attack import NOTHING, WRONG, Attack, answer, by_answer, code, set_answer, test, with_answers
 from tests.attacks.lessons import ARRAYS
-
-WRONG = "def square(x):\n    return 0\n"
-HELP = "def square(x):\n    return x * x\n"
 
 
 def _tamper(name: str, tries: str, change: Callable[[nbformat.NotebookNode], None], **more) -> Attack:
@@ -27,24 +24,16 @@ def _tamper(name: str, tries: str, change: Callable[[nbformat.NotebookNode], Non
         set_answer(nb, "ex2", WRONG)
         change(nb)
 
-    return Attack(name, tries, make, **({"worth": WITHOUT_EX2} | more))
+    return Attack(name, tries, make, **more)
 
 
 # --- cells ----------------------------------------------------------------------------------------------
-
-
-def _delete_test(nb):
-    nb.cells.remove(test(nb, "ex2"))
 
 
 def _double_test(nb):
     twin = copy.deepcopy(test(nb, "ex1"))
     twin.id = "twin"
     nb.cells.insert(nb.cells.index(test(nb, "ex1")) + 1, twin)
-
-
-def _empty_test(nb):
-    test(nb, "ex2").source = "pass"
 
 
 def _as_text(nb):
@@ -72,10 +61,6 @@ def _swap(nb):
     two.source = "pass"
 
 
-def _answer_is_test(nb):
-    answer(nb, "ex2").metadata.nbgrader = dict(test(nb, "ex2").metadata.nbgrader)
-
-
 def _no_test_role(nb):
     test(nb, "ex2").source = "square = lambda x: 0"
     test(nb, "ex2").metadata.nbgrader.update(grade=False, solution=True, locked=False)
@@ -99,29 +84,28 @@ def _passed_before(nb):
     nb.metadata.autograder = {"problem": "", "status": "ok"}
 
 
-def _bash(nb):
-    nb.metadata = {"kernelspec": {"name": "bash", "language": "bash", "display_name": "Bash"}}
-
-
-def _magic(nb):
-    set_answer(nb, "ex2", "%%bash\ntouch @HOME@/from-bash\nexit 0")
-
-
+BASH = {"name": "bash", "language": "bash", "display_name": "Bash"}
 TAMPERED = [
-    _tamper("deleted-test", "The test cell is gone.", _delete_test),
+    _tamper("deleted-test", "The test cell is gone.", lambda nb: nb.cells.remove(test(nb, "ex2"))),
     _tamper("doubled-test", "A test cell is there twice, so that it counts twice.", _double_test),
-    _tamper("empty-test", "The test cell says `pass`.", _empty_test),
+    _tamper("empty-test", "The test cell says `pass`.", lambda nb: test(nb, "ex2").update(source="pass")),
     _tamper("test-as-text", "The test cell is Markdown.", _as_text),
     _tamper("test-first", "The test cell stands before everything.", _test_first),
     _tamper("hundred-points", "Each test cell is worth 100 points, and unlocked.", _hundred_points),
     _tamper("swapped-tests", "The names of two tests are swapped, and one of them is empty.", _swap),
-    _tamper("answer-is-test", "The answer cell claims to be the test.", _answer_is_test),
+    _tamper(
+        "answer-is-test",
+        "The answer cell claims to be the test.",
+        lambda nb: answer(nb, "ex2").metadata.update(nbgrader=dict(test(nb, "ex2").metadata.nbgrader)),
+    ),
     _tamper("no-test-role", "The test cell says that it is an answer.", _no_test_role),
     _tamper("extra-test", "A test of its own, for 100 points more.", _extra_test),
     _tamper("broken-metadata", "Metadata of the wrong types.", _broken_metadata),
     _tamper("passed-before", "Metadata that say that all tests were passed.", _passed_before),
-    _tamper("bash-kernel", "Asks for a kernel that is a shell.", _bash),
-    _tamper("bash-cell", "The answer cell is a shell script.", _magic, aims="harm"),
+    _tamper("bash-kernel", "Asks for a kernel that is a shell.", lambda nb: nb.update(metadata={"kernelspec": BASH})),
+    Attack(
+        "bash-cell", "The answer cell is a shell script.", with_answers(ex2="%%bash\ntouch @HOME@/from-bash\nexit 0")
+    ),
 ]
 
 
@@ -130,7 +114,7 @@ TAMPERED = [
 
 def _zip_beside(folder: Path, places: dict[str, str]) -> None:
     with zipfile.ZipFile(folder / "answers.zip", "w") as archive:
-        archive.writestr("answers.py", HELP)
+        archive.writestr("answers.py", "def square(x):\n    return x * x\n")
 
 
 def _modules_beside(folder: Path, places: dict[str, str]) -> None:
@@ -193,10 +177,6 @@ def _pipe_beside(folder: Path, places: dict[str, str]) -> None:
     (folder / "loop").symlink_to("loop")
 
 
-def _pipe(folder: Path, places: dict[str, str]) -> None:
-    os.mkfifo(folder / f"{folder.name}.ipynb")
-
-
 def _too_large(nb):
     set_answer(nb, "ex2", WRONG)
     text = json.dumps(nb)
@@ -216,86 +196,78 @@ def _deep(nb):
 
 
 def _many_cells(nb):
-    set_answer(nb, "ex2", WRONG)
     nb.cells += [new_markdown_cell("x", id=f"x{number}") for number in range(1_900)]
 
 
-def _by_link(name: str, tries: str, target: str) -> Attack:
-    return Attack(name, tries, lambda nb: b"", NOTHING, beside=_link(target))
+def _no_file(name: str, tries: str, beside: Callable[[Path, dict[str, str]], None]) -> Attack:
+    return Attack(name, tries, lambda nb: b"", NOTHING, beside=beside)
+
+
+def _wrong(name: str, tries: str, beside: Callable[[Path, dict[str, str]], None]) -> Attack:
+    return Attack(name, tries, with_answers(ex2=WRONG), beside=beside)
 
 
 FILES = [
-    _by_link("link-to-a-submission", "The notebook is a link to another's.", "../../student-01/07_toy/07_toy.ipynb"),
-    _by_link(
-        "link-to-the-solution", "The notebook is a link to the solution.", "@COURSE@/solutions/07_toy/07_toy.ipynb"
+    _no_file(
+        "link-to-a-submission", "The notebook is a link to another's.", _link("../../student-01/07_toy/07_toy.ipynb")
     ),
-    Attack(
-        "link-of-a-folder", "The lesson's folder is a link to another's.", lambda nb: b"", NOTHING, beside=_folder_link
+    _no_file(
+        "link-to-the-solution",
+        "The notebook is a link to the solution.",
+        _link("@COURSE@/solutions/07_toy/07_toy.ipynb"),
     ),
-    Attack(
+    _no_file("link-of-a-folder", "The lesson's folder is a link to another's.", _folder_link),
+    by_answer(
         "link-as-data",
         "A file next to the notebook is a link to the solution, from which the answer is read.",
-        square(
-            """
-            import re
+        """
+        import re
 
-            def square(x):
-                return 0
+        def square(x):
+            return 0
 
-            for path in ("data.json", "all/solutions/07_toy/07_toy.ipynb"):
-                try:
-                    for body in re.findall(r"return ([a-z0-9 *]+x[a-z0-9 *]*)", open(path).read()):
-                        if eval(body, {"x": 3}) == 9:
-                            square = eval(f"lambda x: {body}")
-                except OSError:
-                    pass
-            """
-        ),
-        WITHOUT_EX2,
+        for path in ("data.json", "all/solutions/07_toy/07_toy.ipynb"):
+            try:
+                for body in re.findall(r"return ([a-z0-9 *]+x[a-z0-9 *]*)", open(path).read()):
+                    if eval(body, {"x": 3}) == 9:
+                        square = eval(f"lambda x: {body}")
+            except OSError:
+                pass
+        """,
         beside=_data_link,
     ),
-    Attack(
+    _wrong(
         "files-without-end",
         "Next to the notebook are a pipe that nobody writes to, a link to `/dev/zero` and one to itself.",
-        square(WRONG),
-        WITHOUT_EX2,
-        aims="harm",
-        beside=_pipe_beside,
+        _pipe_beside,
     ),
-    Attack("pipe", "The notebook is a pipe that nobody writes to.", lambda nb: b"", NOTHING, aims="harm", beside=_pipe),
-    Attack(
+    _no_file(
+        "pipe",
+        "The notebook is a pipe that nobody writes to.",
+        lambda folder, places: os.mkfifo(folder / f"{folder.name}.ipynb"),
+    ),
+    by_answer(
         "archive",
         "The answer comes from an archive next to the notebook, where no reader of the notebook sees it.",
-        square("import sys\nsys.path.insert(0, 'answers.zip')\nfrom answers import square"),
-        WITHOUT_EX2,
+        "import sys\nsys.path.insert(0, 'answers.zip')\nfrom answers import square",
         beside=_zip_beside,
     ),
     Attack(
         "modules-beside",
         "Modules next to the notebook that are called numpy, ranks, autograder, sitecustomize.",
-        cells("import os, sys\nsys.path.insert(0, os.getcwd())", "def square(x):\n    return 0 * x"),
-        WITHOUT_EX2,
+        with_answers("import os, sys\nsys.path.insert(0, os.getcwd())", ex2="def square(x):\n    return 0 * x"),
         lesson=ARRAYS,
         beside=_modules_beside,
     ),
-    Attack(
+    _wrong(
         "settings-beside",
         "Kernels, settings of nbgrader and IPython, and a time of submission that is none, next to the notebook.",
-        square(WRONG),
-        WITHOUT_EX2,
-        aims="harm",
-        beside=_kernel_beside,
+        _kernel_beside,
     ),
-    Attack("too-large", "A notebook of 51 MB.", _too_large, NOTHING, aims="harm"),
-    Attack("zip-bomb", "An archive that unpacks to 100 MB, named like the notebook.", _zip_bomb, NOTHING, aims="harm"),
-    Attack("deep-json", "Metadata nested 200,000 deep.", _deep, NOTHING, aims="harm"),
-    Attack(
-        "many-cells",
-        "1,900 cells; with more than 2,000, a notebook is not graded.",
-        _many_cells,
-        WITHOUT_EX2,
-        aims="harm",
-    ),
+    Attack("too-large", "A notebook of 51 MB.", _too_large, NOTHING),
+    Attack("zip-bomb", "An archive that unpacks to 100 MB, named like the notebook.", _zip_bomb, NOTHING),
+    Attack("deep-json", "Metadata nested 200,000 deep.", _deep, NOTHING),
+    _tamper("many-cells", "1,900 cells; with more than 2,000, a notebook is not graded.", _many_cells),
 ]
 
 
@@ -313,7 +285,7 @@ def page_is_harmless(run) -> None:
 
 
 def _shows(name: str, tries: str, change: Callable[[nbformat.NotebookNode], None]) -> Attack:
-    return _tamper(name, tries, change, aims="harm", after=page_is_harmless)
+    return _tamper(name, tries, change, after=page_is_harmless)
 
 
 def _script_in_outputs(nb):
@@ -350,20 +322,19 @@ SHOWN = [
     _shows("script-in-text", "Scripts in Markdown, in comments and in tags.", _script_in_text),
 ]
 
-STAYS = [
-    Attack(
-        "copies-of-an-answer",
-        "The answer is there twice, right above and wrong below, and the names of the cells are swapped.",
-        lambda nb: _two_answers(nb),
-        WITHOUT_EX2,
-    )
-]
-
 
 def _two_answers(nb):
     twin = copy.deepcopy(answer(nb, "ex2"))
     twin.id, twin.source = "twin", WRONG
     nb.cells.insert(nb.cells.index(answer(nb, "ex2")) + 1, twin)
 
+
+STAYS = [
+    Attack(
+        "copies-of-an-answer",
+        "The answer is there twice, right above and wrong below, and the names of the cells are swapped.",
+        _two_answers,
+    )
+]
 
 ATTACKS = [*TAMPERED, *FILES, *SHOWN, *STAYS]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import WITHOUT_EX2, Attack, answer, set_answer, test
+from tests.attacks.attack import Attack, answer, set_answer, test
 
 KEEPS = """
 def half(x):
@@ -31,7 +31,5 @@ ATTACKS = [
         "later-test-first",
         "Has a later exercise tested first, and keeps what its test brings for the test of an earlier one.",
         _later_test_first,
-        WITHOUT_EX2,
-        aims="check",
     )
 ]
