@@ -63,7 +63,6 @@ class Machine:
     @property
     def roster(self) -> dict[str, Attack | None]:
         """Who handed in which attack; None for the honest. In the order in which they are graded."""
-
         names = json.loads((self.root / "roster.json").read_text())
         return {student: catalog.find(name) if name else None for student, name in names.items()}
 
@@ -143,15 +142,6 @@ class Machine:
             if name.endswith((".pth", ".py")):
                 found[f"site-packages/{name}"] = "there"
         return {name: what for name, what in found.items() if what != "folder" and "__pycache__" not in name}
-
-    def points(self, student: str, toy: toy_course.Toy) -> dict[str, float]:
-        """A student's points by exercise, whatever the lesson; {} when there are none."""
-        with toy.course.gradebook() as gradebook:
-            found = {}
-            for submission in gradebook.student_submissions(student):
-                for grade in submission.notebooks[0].grades:
-                    found[f"{submission.name[:2]}-{grade.name.split('-')[1]}"] = grade.score
-            return found
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -292,27 +282,10 @@ def grade(root: Path) -> None:
     """Grade the machine's class once, and write down what came out."""
     machine = Machine(root)
     toy = machine.toy(timeout=json.loads((machine.root / "timeout.json").read_text()))
-    seconds = _timed(toy.course)
     problems = toy.course.grade()
     scores = {"/".join(key): value for key, value in toy.course.scores().items()}
-    (machine.root / "result.json").write_text(
-        json.dumps({"problems": problems, "scores": scores, "seconds": seconds, "comments": _comments(toy)})
-    )
-
-
-def _timed(course) -> dict[str, float]:
-    """Have the course note how long each submission takes."""
-    seconds, grade_one = {}, course.grade_one
-
-    def timed(student: str, lesson: str) -> str:
-        started = time.monotonic()
-        try:
-            return grade_one(student, lesson)
-        finally:
-            seconds[f"{student}/{lesson}"] = round(time.monotonic() - started, 2)
-
-    course.grade_one = timed
-    return seconds
+    result = {"problems": problems, "scores": scores, "comments": _comments(toy)}
+    (machine.root / "result.json").write_text(json.dumps(result))
 
 
 def _comments(toy: toy_course.Toy) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from types import SimpleNamespace
 
@@ -13,47 +14,39 @@ from tests.helpers import toy_course
 
 pytestmark = pytest.mark.jail
 
-each = pytest.mark.parametrize("attack", catalog.QUICK, ids=lambda attack: attack.name)
-each_of_some = pytest.mark.parametrize("attack", catalog.SAMPLE, ids=lambda attack: attack.name)
-
-each_of_runs = pytest.mark.parametrize("attack", catalog.RUNS, ids=lambda attack: attack.name)
-each_on_ranks = pytest.mark.parametrize("attack", catalog.RANKS, ids=lambda attack: attack.name)
-
-
-@pytest.fixture(scope="module")
-def graded_some(tmp_path_factory):
-    """A class with some of the attackers on single functions, graded once."""
-    machine = course.Machine(tmp_path_factory.mktemp("class")).build(catalog.SAMPLE, timeout=5)
-    return course.Run(machine, timeout=600)
+#: Who is in it, the seconds that a cell has, and those that all have.
+CLASSES = {
+    "some": (catalog.SAMPLE, 5, 600),
+    "functions": (catalog.QUICK, 5, 600),
+    "ranks": (catalog.RANKS, 60, 900),
+    "runs": (catalog.RUNS, 60, 900),
+}
+MARKS = {name: [] if name == "some" else [pytest.mark.slow, pytest.mark.thorough] for name in CLASSES}
 
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
-    """The class whose exercises are single functions, graded once."""
-    machine = course.Machine(tmp_path_factory.mktemp("class")).build(catalog.QUICK, timeout=5)
-    return course.Run(machine, timeout=600)
+    """What came of a class of attackers, by its name. Each class is graded once."""
+
+    @functools.cache
+    def run(name):
+        attacks, timeout, limit = CLASSES[name]
+        return course.Run(course.Machine(tmp_path_factory.mktemp(name)).build(attacks, timeout), limit)
+
+    return run
 
 
-@pytest.fixture(scope="module")
-def graded_ranks(tmp_path_factory):
-    """The class whose exercises run on ranks, graded once."""
-    machine = course.Machine(tmp_path_factory.mktemp("class")).build(catalog.RANKS, timeout=60)
-    return course.Run(machine, timeout=900)
-
-
-@pytest.fixture(scope="module")
-def graded_runs(tmp_path_factory):
-    """The class whose exercises train on ranks, graded once."""
-    machine = course.Machine(tmp_path_factory.mktemp("class")).build(catalog.RUNS, timeout=60)
-    return course.Run(machine, timeout=900)
-
-
-def student_of(run, attack):
-    return next(student for student, other in run.machine.roster.items() if other and other.name == attack.name)
-
-
-def expect_worth(run, attack):
-    student = student_of(run, attack)
+@pytest.mark.parametrize(
+    ("name", "attack"),
+    [
+        pytest.param(name, attack, id=f"{name}-{attack.name}", marks=MARKS[name])
+        for name, (attacks, _, _) in CLASSES.items()
+        for attack in attacks
+    ],
+)
+def test_an_attacker_gets_what_the_honest_part_is_worth(graded, name, attack):
+    run = graded(name)
+    student = next(who for who, other in run.machine.roster.items() if other and other.name == attack.name)
     assert run.points(student, attack.lesson) == attack.worth
     for exercise, points in attack.worth.items():
         why = run.comment(student, attack.lesson, exercise)
@@ -64,8 +57,9 @@ def expect_worth(run, attack):
         attack.after(SimpleNamespace(run=run, page=page.read_text(encoding="utf-8")))
 
 
-def expect_peace(run):
-    """The run has finished, and everybody but the attackers is as well off as before."""
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS[name]) for name in CLASSES])
+def test_the_run_finishes_and_nobody_else_notices(graded, name):
+    run = graded(name)
     assert run.status == 0
     assert run.result["problems"] == []
     assert run.changed == []
@@ -88,62 +82,12 @@ def expect_peace(run):
                 assert grade.manual_score is None and not grade.extra_credit and not grade.needs_manual_grade
 
 
-@each_of_some
-def test_some_attackers_get_what_the_honest_part_is_worth(graded_some, attack):
-    expect_worth(graded_some, attack)
-
-
-def test_nobody_else_notices_some_attackers(graded_some):
-    expect_peace(graded_some)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@each
-def test_an_attacker_gets_what_the_honest_part_is_worth(graded, attack):
-    expect_worth(graded, attack)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_nobody_else_notices(graded):
-    expect_peace(graded)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@each_on_ranks
-def test_an_attacker_on_ranks_gets_what_the_honest_part_is_worth(graded_ranks, attack):
-    expect_worth(graded_ranks, attack)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_nobody_else_notices_the_attackers_on_ranks(graded_ranks):
-    expect_peace(graded_ranks)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-@each_of_runs
-def test_an_attacker_on_runs_gets_what_the_honest_part_is_worth(graded_runs, attack):
-    expect_worth(graded_runs, attack)
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_nobody_else_notices_the_attackers_on_runs(graded_runs):
-    expect_peace(graded_runs)
-
-
 # --- the attacks are real -------------------------------------------------------------------------------
 
 
-def test_each_attack_has_a_name_and_says_what_it_tries():
+def test_each_attack_has_a_name_of_its_own():
     names = [attack.name for attack in catalog.ATTACKS]
     assert len(set(names)) == len(names) >= 50
-    for attack in catalog.ATTACKS:
-        assert attack.tries.endswith(".") and len(attack.tries) < 160, attack.name
 
 
 def test_the_page_of_the_book_says_what_is_known():
