@@ -14,71 +14,23 @@ import pytest
 from autograder.grading import handed_in, limits
 from autograder.grading.nbgrader import submission_files
 from ranks.stopwatch import Stopwatch
+from tests.attacks.attack import FULL, NOTHING
 from tests.helpers.toy_course import LESSON, Toy, submission
 
-FULL, NOTHING = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}, dict.fromkeys(("ex1", "ex2", "ex3"), 0.0)
 #: As root, no mode forbids anything.
 ROOT = os.geteuid() == 0
 
-
-def unreadable_file(folder: Path) -> None:
-    (folder / "notes.txt").write_text("1")
-    (folder / "notes.txt").chmod(0)
-
-
-def unreadable_notebook(folder: Path) -> None:
-    (folder / f"{LESSON}.ipynb").chmod(0)
-
-
-def unreadable_time(folder: Path) -> None:
-    (folder / "timestamp.txt").write_text("2026-11-22 10:00:00.000000 UTC")
-    (folder / "timestamp.txt").chmod(0)
-
-
-def unsearchable_folder(folder: Path) -> None:
-    (folder / "data").mkdir()
-    (folder / "data" / "numbers.csv").write_text("1")
-    (folder / "data").chmod(0o444)
-
-
-def unsearchable_lesson(folder: Path) -> None:
-    folder.chmod(0o444)
-
-
-def unsearchable_student(folder: Path) -> None:
-    folder.parent.chmod(0o444)
-
-
-def closed_lesson(folder: Path) -> None:
-    folder.chmod(0)
-
-
-def closed_student(folder: Path) -> None:
-    folder.parent.chmod(0)
-
-
-def odd_names(folder: Path) -> None:
-    for name in (b"\xff\xfe.csv", b"a\x1b[2Jb.csv", b"line\nbreak.csv", b"`$(touch planted)`.csv", b"-rf.csv"):
-        (folder / os.fsdecode(name)).write_text("1")
-    (folder.parent / "\x1b[2Jlesson").mkdir()
-
-
-def many_folders(folder: Path) -> None:
-    (folder / "/".join(["d"] * 500)).mkdir(parents=True)
-
-
-#: What is wrong with a submission, and what its student gets where modes count.
-SPOILED = {
-    unreadable_file: FULL,
-    unreadable_notebook: NOTHING,
-    unreadable_time: FULL,
-    unsearchable_folder: FULL,
-    unsearchable_lesson: NOTHING,
-    unsearchable_student: NOTHING,
-    closed_lesson: NOTHING,
-    odd_names: FULL,
-    many_folders: FULL,
+#: A file or folder of a submission with this mode, and what its student gets where modes count.
+MODES = {
+    "unreadable_file": (f"{LESSON}/notes.txt", 0, FULL),
+    "unreadable_notebook": (f"{LESSON}/{LESSON}.ipynb", 0, NOTHING),
+    "unreadable_time": (f"{LESSON}/timestamp.txt", 0, FULL),
+    "unsearchable_folder": (f"{LESSON}/data", 0o444, FULL),
+    "unsearchable_lesson": (LESSON, 0o444, NOTHING),
+    "unsearchable_student": ("", 0o444, NOTHING),
+    "closed_lesson": (LESSON, 0, NOTHING),
 }
+ODD_NAMES = (b"\xff\xfe.csv", b"a\x1b[2Jb.csv", b"line\nbreak.csv", b"`$(touch planted)`.csv", b"-rf.csv")
 
 
 @pytest.mark.jail
@@ -86,25 +38,33 @@ SPOILED = {
 def test_nothing_in_a_folder_stops_the_grading_of_others(tmp_path, capsys):
     toy = Toy(tmp_path / "course")
     toy.course.settings.RunCells.data_files = ["*.csv"]
-    places = {student: toy.hand_in(student, submission()).parent for student in ("ada", "eve", "zoe")}
-    for spoil in SPOILED:
-        spoil(toy.hand_in(spoil.__name__, submission()).parent)
-    closed_student(places["eve"])
+    expected = {student: points for student, (_, _, points) in MODES.items()}
+    expected |= {"odd_names": FULL, "many_folders": FULL}
+    folders = {student: toy.hand_in(student, submission()).parent for student in ("ada", "eve", "zoe", *expected)}
+    for name in ODD_NAMES:
+        (folders["odd_names"] / os.fsdecode(name)).write_text("1")
+    (folders["odd_names"].parent / "\x1b[2Jlesson").mkdir()
+    (folders["many_folders"] / "/".join(["d"] * 500)).mkdir(parents=True)
+    (folders["unreadable_file"] / "notes.txt").write_text("1")
+    (folders["unreadable_time"] / "timestamp.txt").write_text("2026-11-22 10:00:00.000000 UTC")
+    (folders["unsearchable_folder"] / "data").mkdir()
+    (folders["unsearchable_folder"] / "data" / "numbers.csv").write_text("1")
+    modes = {folders[student].parent / place: mode for student, (place, mode, _) in MODES.items()}
+    modes[folders["eve"].parent] = 0
+    for path, mode in modes.items():
+        path.chmod(mode)
     try:
         assert toy.course.grade(jobs=1, solutions=False) == []
         assert toy.points("ada") == toy.points("zoe") == FULL
-        for spoil, points in SPOILED.items():
-            assert toy.points(spoil.__name__) == (FULL if ROOT else points), spoil.__name__
-            assert points == FULL or ROOT or "cannot be read" in toy.comment("ex1", spoil.__name__)
+        for student, points in expected.items():
+            assert toy.points(student) == (FULL if ROOT else points), student
+            assert points == FULL or ROOT or "cannot be read" in toy.comment("ex1", student)
         said = capsys.readouterr().err
         assert "\x1b[2J" not in said and "lesson is not a lesson" in said
         assert ROOT or "submitted/eve cannot be read" in said
     finally:
-        for folder in (tmp_path / "course" / "submitted").iterdir():
-            folder.chmod(0o755)
-            for path in folder.iterdir():
-                path.chmod(0o755)
-                (path / "data").is_dir() and (path / "data").chmod(0o755)
+        for path in modes:
+            path.chmod(0o755)
 
 
 def test_a_digest_sees_every_change_and_follows_no_link(tmp_path):
@@ -150,51 +110,47 @@ while True:
 """
 linux = pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="renameat2's number")
 
+#: A name below `submitted/`, one that it is exchanged with, and what that leads to: None is a pipe.
+EXCHANGED = {
+    "link_to_a_notebook": (f"eve/{LESSON}/{LESSON}.ipynb", f"eve/{LESSON}/other", f"zoe/{LESSON}/{LESSON}.ipynb"),
+    "pipe": (f"eve/{LESSON}/{LESSON}.ipynb", f"eve/{LESSON}/other", None),
+    "link_to_a_folder": (f"eve/{LESSON}", "eve/other", f"zoe/{LESSON}"),
+    "link_to_a_student": ("eve", "other", "zoe"),
+    "link_to_data": (f"eve/{LESSON}/data", f"eve/{LESSON}/other", f"zoe/{LESSON}"),
+}
 
-def of_zoe(root: Path) -> Path:
+
+@pytest.fixture
+def zoe(tmp_path) -> Path:
     """Another student's folder; what is in it must never be read for eve."""
-    folder = root / "submitted" / "zoe" / LESSON
+    folder = tmp_path / "submitted" / "zoe" / LESSON
     folder.mkdir(parents=True)
     (folder / f"{LESSON}.ipynb").write_text("of zoe")
     (folder / "numbers.csv").write_text("of zoe")
     return folder
 
 
-def link_to_a_notebook(folder: Path, zoe: Path) -> tuple[Path, Path]:
-    (folder / "other").symlink_to(zoe / f"{LESSON}.ipynb")
-    return folder / f"{LESSON}.ipynb", folder / "other"
-
-
-def pipe(folder: Path, zoe: Path) -> tuple[Path, Path]:
-    os.mkfifo(folder / "other")
-    return folder / f"{LESSON}.ipynb", folder / "other"
-
-
-def link_to_a_folder(folder: Path, zoe: Path) -> tuple[Path, Path]:
-    (folder.parent / "other").symlink_to(zoe)
-    return folder, folder.parent / "other"
-
-
-def link_to_a_student(folder: Path, zoe: Path) -> tuple[Path, Path]:
-    (zoe.parent.parent / "other").symlink_to(zoe.parent)
-    return folder.parent, zoe.parent.parent / "other"
-
-
-def link_to_data(folder: Path, zoe: Path) -> tuple[Path, Path]:
-    (folder / "other").symlink_to(zoe)
-    return folder / "data", folder / "other"
+@pytest.fixture
+def eve(tmp_path) -> Path:
+    folder = tmp_path / "submitted" / "eve" / LESSON
+    folder.mkdir(parents=True)
+    return folder
 
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize("prepare", [link_to_a_notebook, pipe, link_to_a_folder, link_to_a_student, link_to_data])
-def test_what_is_exchanged_while_it_is_read_is_the_students_own_or_refused(tmp_path, prepare):
-    zoe, eve = of_zoe(tmp_path), tmp_path / "submitted" / "eve" / LESSON
-    (eve / "data").mkdir(parents=True)
+@pytest.mark.parametrize("case", EXCHANGED)
+def test_what_is_exchanged_while_it_is_read_is_the_students_own_or_refused(tmp_path, eve, zoe, case):
+    (eve / "data").mkdir()
     (eve / f"{LESSON}.ipynb").write_text("of eve")
     (eve / "data" / "numbers.csv").write_text("of eve")
-    names = prepare(eve, zoe)
-    exchanging = subprocess.Popen([sys.executable, "-c", EXCHANGE, *map(str, names)])
+    top = tmp_path / "submitted"
+    name, other, target = EXCHANGED[case]
+    if target is None:
+        os.mkfifo(top / other)
+    else:
+        (top / other).symlink_to(top / target)
+    exchanging = subprocess.Popen([sys.executable, "-c", EXCHANGE, str(top / name), str(top / other)])
     read, refused = 0, 0
     try:
         for _ in range(2_000):
@@ -204,13 +160,11 @@ def test_what_is_exchanged_while_it_is_read_is_the_students_own_or_refused(tmp_p
     finally:
         exchanging.kill()
         exchanging.wait()
-    assert read and (refused or prepare is link_to_data), "the names were exchanged"
+    assert read and (refused or case == "link_to_data"), "the names were exchanged"
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can give files to others")
-def test_a_second_name_for_a_file_of_another_student_is_refused(tmp_path):
-    zoe, eve = of_zoe(tmp_path), tmp_path / "submitted" / "eve" / LESSON
-    eve.mkdir(parents=True)
+def test_a_second_name_for_a_file_of_another_student_is_refused(eve, zoe):
     for path, owner in ((zoe.parent, 1001), (zoe, 1001), (zoe / f"{LESSON}.ipynb", 1001), (eve.parent, 1002)):
         os.chown(path, owner, -1)
     os.link(zoe / f"{LESSON}.ipynb", eve / f"{LESSON}.ipynb")
@@ -220,27 +174,25 @@ def test_a_second_name_for_a_file_of_another_student_is_refused(tmp_path):
     assert submission_files.taken(eve, []).notebook == b"of zoe"
 
 
-def test_the_notebook_is_seen_among_thousands_of_files_and_files_without_blocks_cost_nothing(tmp_path):
-    folder = tmp_path / "submitted" / "eve" / LESSON
-    folder.mkdir(parents=True)
+def test_the_notebook_is_seen_among_thousands_of_files_and_files_without_blocks_cost_nothing(eve):
     for number in range(8_000):
-        (folder / f"000_{number:05}.csv").write_text("1")
+        (eve / f"000_{number:05}.csv").write_text("1")
     for number in range(1_000):
-        with open(folder / f"f{number}", "wb") as file:
+        with open(eve / f"f{number}", "wb") as file:
             file.truncate(49_900_000)  # takes no room on the disk
-    (folder / f"{LESSON}.ipynb").write_text("1")
-    (folder / "timestamp.txt").write_text("2026-11-22 10:00:00 UTC")
-    before, watch = submission_files.taken(folder, ["mine.csv"]), Stopwatch(lambda: [os.getpid()])
-    (folder / f"{LESSON}.ipynb").write_text("2")
-    (folder / "mine.csv").write_text("3")
-    after = submission_files.taken(folder, ["mine.csv"])
+    (eve / f"{LESSON}.ipynb").write_text("1")
+    (eve / "timestamp.txt").write_text("2026-11-22 10:00:00 UTC")
+    before, watch = submission_files.taken(eve, ["mine.csv"]), Stopwatch(lambda: [os.getpid()])
+    (eve / f"{LESSON}.ipynb").write_text("2")
+    (eve / "mine.csv").write_text("3")
+    after = submission_files.taken(eve, ["mine.csv"])
     assert watch.seconds() < 5, "50 GB were read"
     assert before.digest() != after.digest() and after.files == {"mine.csv": b"3"}
     assert before.exchange == after.exchange != {} and len(after.left_out) == limits.NAMES + 1
 
 
-def test_folders_that_are_no_lessons_are_named_up_to_a_number(tmp_path):
+def test_folders_that_are_no_lessons_are_named_up_to_a_number(tmp_path, eve):
     for number in range(3_000):
-        (tmp_path / "submitted" / "eve" / f"junk{number:04}").mkdir(parents=True)
+        (eve.parent / f"junk{number:04}").mkdir()
     said = list(handed_in.complaints(tmp_path, [LESSON]))
     assert len(said) == handed_in.MOST_NAMED + 1 and said[-1].startswith("… and 2,990 more folders in submitted/eve")
