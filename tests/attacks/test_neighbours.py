@@ -63,8 +63,7 @@ for number, what, _ in flags():
     fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
 """
 
-#: Stops all processes of its group. That of an ordinary user's submission held one that is waited for.
-STOP = "import os, signal\nprint(os.getpgid(0) > 0, os.getpgid(1) > 0, os.getsid(1) > 0)\nos.kill(0, signal.SIGSTOP)"
+GROUPS = "import os, signal\nprint(os.getpgid(0) > 0, os.getpgid(1) > 0, os.getsid(1) > 0)\n"
 
 TERMINALS = """
 import os
@@ -77,61 +76,51 @@ except OSError as error:
 """
 
 
+@contextlib.contextmanager
 def started(jail, files=None):
-    """A submission in this jail, and a function that ends it."""
+    """A submission in this jail."""
     folder = tempfile.mkdtemp(dir="/tmp")
     inmate = jail.start(folder, files)
-
-    def end():
-        inmate.end()
-        os.rmdir(folder)
-
-    return inmate, end
+    yield inmate
+    inmate.end()
+    os.rmdir(folder)
 
 
 def test_data_of_one_submission_is_not_in_the_memory_of_the_next(jail):
     """Both processes are forked from the same one, which must therefore never have held the data."""
     for size in (3_000, 30_000, 300_000):
         data = f"{SECRET}x".encode() * (size // len(SECRET))
-        inmate, end = started(jail, {"data.csv": data})
-        assert run(inmate, f"print(open('data.csv').read().count('{SECRET}x'))")[0] == f"{size // len(SECRET)}\n"
-        end()
-    inmate, end = started(jail)
-    assert run(inmate, SEARCH) == ("0\n", None)
-    end()
+        with started(jail, {"data.csv": data}) as inmate:
+            assert run(inmate, f"print(open('data.csv').read().count('{SECRET}x'))")[0] == f"{size // len(SECRET)}\n"
+    with started(jail) as inmate:
+        assert run(inmate, SEARCH) == ("0\n", None)
 
 
 def test_submissions_share_no_open_file(jail):
     """What one writes down in a shared one, by its mode or a lock, would be there for those after it."""
     said = []
     for _ in range(2):
-        inmate, end = started(jail)
-        said.append(run(inmate, DESCRIPTORS)[0])
-        end()
+        with started(jail) as inmate:
+            said.append(run(inmate, DESCRIPTORS)[0])
     assert said[0] == said[1]
     of_init, own = (eval(line) for line in said[0].splitlines())
     assert {what for _, what in of_init} == {"/dev/null"} and "pipe" not in str(own)
 
 
 def test_a_signal_to_its_group_stops_only_itself(jail):
-    inmate, end = started(jail)
+    """The group of an ordinary user's submission held a process that is waited for."""
     before = clock.now()
-    with pytest.raises(outside.TooLongError):
-        run(inmate, STOP, seconds=1)
-    end()
-    after, end = started(jail)
-    assert (
-        run(after, "import os\nprint(os.getpgid(0) > 0, os.getpgid(1) > 0, os.getsid(1) > 0)")[0] == "True True True\n"
-    )
-    end()
+    with started(jail) as inmate, pytest.raises(outside.TooLongError):
+        run(inmate, GROUPS + "os.kill(0, signal.SIGSTOP)", seconds=1)
+    with started(jail) as after:
+        assert run(after, GROUPS)[0] == "True True True\n"
     assert clock.now() - before < 60, "nobody waits for a process that it has stopped"
 
 
 def test_each_has_terminals_of_its_own_and_few(jail, inmate):
     assert run(inmate, TERMINALS) == ("64 No space left on device\n", None)
-    other, end = started(jail)
-    assert run(other, "import os\nprint(len(os.openpty()), os.path.exists('/dev/pts/1'))") == ("2 False\n", None)
-    end()
+    with started(jail) as other:
+        assert run(other, "import os\nprint(len(os.openpty()), os.path.exists('/dev/pts/1'))") == ("2 False\n", None)
 
 
 CRASH = """
@@ -206,9 +195,7 @@ print(held > 90)
 
 def test_processes_of_another_submission_cannot_be_reached(jail):
     """Not even by their numbers outside, and where both have the same user number."""
-    with outside.Jail(jail.limits) as second:
-        victim, end = started(jail)
-        attacker, end_other = started(second)
+    with outside.Jail(jail.limits) as second, started(jail) as victim, started(second) as attacker:
         of_victim = family(jail.pid)
         numbers = [number for number in of_victim if number > 50]  # small ones are the attacker's own
         nice = [os.getpriority(os.PRIO_PROCESS, number) for number in of_victim]
@@ -217,8 +204,6 @@ def test_processes_of_another_submission_cannot_be_reached(jail):
         fork = "import os\nprint(len([os.waitpid(pid, 0) for _ in range(60) if (pid := os.fork()) or os._exit(0)]))"
         assert run(victim, fork) == ("60\n", None)
         assert [os.getpriority(os.PRIO_PROCESS, number) for number in of_victim] == nice
-        end_other()
-        end()
 
 
 SESSIONS = """
@@ -246,18 +231,17 @@ def share_of(inmate):
 @contextlib.contextmanager
 def beside(limits, sessions):
     """In a jail of its own, busy processes, each in a session of its own; the submission that has started them."""
+
+    def start(attacker):
+        with contextlib.suppress(outside.DiedError, outside.TooLongError):
+            run(attacker, SESSIONS.format(sessions=sessions), seconds=PATIENCE)
+
     with outside.Jail(limits) as second:
-        attacker, end = started(second)
-        thread = threading.Thread(target=started_all, args=(attacker, sessions))
-        thread.start()
-        yield attacker
-        end()
+        with started(second) as attacker:
+            thread = threading.Thread(target=start, args=(attacker,))
+            thread.start()
+            yield attacker
         thread.join()
-
-
-def started_all(attacker, sessions):
-    with contextlib.suppress(outside.DiedError, outside.TooLongError):
-        run(attacker, SESSIONS.format(sessions=sessions), seconds=PATIENCE)
 
 
 @pytest.mark.slow
@@ -268,14 +252,13 @@ def test_many_sessions_of_a_neighbour_leave_a_submission_its_share(jail):
     """
     if "processors" not in jail.fence.holds:
         pytest.skip("control groups cannot be made here")
-    victim, end = started(jail)
-    with beside(jail.limits, 0):
-        alone = share_of(victim)
-    with beside(jail.limits, 100) as attacker:
-        while len(family(attacker.jail.pid)) < 100:
-            assert not attacker.why_ended
-        share = share_of(victim)
-    end()
+    with started(jail) as victim:
+        with beside(jail.limits, 0):
+            alone = share_of(victim)
+        with beside(jail.limits, 100) as attacker:
+            while len(family(attacker.jail.pid)) < 100:
+                assert not attacker.why_ended
+            share = share_of(victim)
     assert share > alone / 8, (alone, share)
 
 
