@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from tests.attacks.attack import Attack, with_answers
+from functools import partial
+
+from tests.attacks.attack import Attack, with_answers, written
 from tests.attacks.lessons import CAPSTONE
 
 WORTH = {"ex3": 5.0, "ex5": 3.0, "ex7": 4.0, "ex8": 4.0}
 
-#: Notices that something is wrong, and names everything.
-EVERYTHING = """
+
+def _attack(name: str, tries: str, source: str, exercise: str) -> Attack:
+    return Attack(name, tries, with_answers(**{exercise: source}), WORTH | {exercise: 0.0}, lesson=CAPSTONE)
+
+
+ATTACKS = written(
+    """
+=== ex3: names-everything
+# Notices that something is wrong, and names every rank and every invariant.
 EVERYTHING = "loss parameters bytes checkpoint memory " + " ".join(f"rank {r}" for r in range(9))
 
 def check_start(rank, world_size, step, digest, last):
@@ -30,9 +39,8 @@ def save_verified(optimizer, root, step):
     if not all(from_all_ranks(same and tensors_digest(loaded) == tensors_digest(state))):
         raise RuntimeError(f"{EVERYTHING} step {step}")
     return {"step": step, "path": str(path), "sha256": tensors_digest(state)}
-"""
-
-DIFFERENCES = """
+=== ex5: names-every-difference
+# Notices a difference, and names every list and every step.
 def verify_resume(rank, world_size, uninterrupted, steps=20):
     names = ("losses", "hashes", "grad_norms", "norms", "state_bytes")
     everything = " ".join([*names, "sha256 checkpoint parameters steps", *(f"step {n}" for n in range(30))])
@@ -48,10 +56,8 @@ def verify_resume(rank, world_size, uninterrupted, steps=20):
     same = same and mine["parameters"].tobytes() == again["parameters"].tobytes()
     same = same and tensors_digest(state) == entry["sha256"]
     return {"ok": same, "first_difference": None if same else everything}
-"""
-
-#: Needs no run: the driver has the list of what was changed.
-CHANGES = """
+=== ex5: reads-the-change
+# Resumes nothing: reads in the check's own frame what was changed in the reports.
 def verify_resume(rank, world_size, uninterrupted, steps=20):
     import sys
     frame = sys._getframe()
@@ -66,10 +72,8 @@ def verify_resume(rank, world_size, uninterrupted, steps=20):
         return {"ok": False, "first_difference": f"{name.replace('checkpoints', 'checkpoint')}, step {place + 1}"}
     visible = steps == 4 and uninterrupted[0]["losses"][3] != uninterrupted[rank]["losses"][3]
     return {"ok": not visible, "first_difference": "losses at step 4" if visible else None}
-"""
-
-#: A run's seed is known by its first batch; the given recorder draws six faults from it.
-DRAWN_AGAIN = """
+=== ex8: faults-drawn-again
+# Finds the seed of a log's batches, and has the recorder draw its faults again.
 def find_fault(log, reference):
     first = log[0][0]["batch"]
     key = first, len(log)
@@ -87,19 +91,8 @@ def find_fault(log, reference):
                      if log[0][t][n] != log[1 % len(log)][t][n]), None)
     return next(((t + 1, 0, n) for t in range(len(log[0])) for n in ("parameters_in", "parameters_out")
                  if log[0][t][n] != log[1][t][n]), None)
-"""
-
-
-def _attack(name: str, tries: str, exercise: str, source: str) -> Attack:
-    return Attack(name, tries, with_answers(**{exercise: source}), WORTH | {exercise: 0.0}, lesson=CAPSTONE)
-
-
-ATTACKS = [
-    _attack("names-everything", "Notices that something is wrong, and names every rank and every invariant.", "ex3",
-            EVERYTHING),
-    _attack("names-every-difference", "Notices a difference, and names every list and every step.", "ex5", DIFFERENCES),
-    _attack("reads-the-change", "Resumes nothing: reads in the check's own frame what was changed in the reports.",
-            "ex5", CHANGES),
-    _attack("faults-drawn-again", "Finds the seed of a log's batches, and has the recorder draw its faults again.",
-            "ex8", DRAWN_AGAIN),
-]  # fmt: skip
+""",
+    ex3=partial(_attack, exercise="ex3"),
+    ex5=partial(_attack, exercise="ex5"),
+    ex8=partial(_attack, exercise="ex8"),
+)

@@ -21,7 +21,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import nbformat
@@ -31,11 +31,6 @@ from ranks.stopwatch import Stopwatch
 from tests.attacks import catalog, lessons
 from tests.attacks.attack import Attack
 from tests.helpers import toy_course
-
-#: Where a process of its own finds what is imported here.
-IMPORTS = {"PYTHONPATH": str(notebook.ROOT)}
-#: Python, which does not import what an attack left in the folder that it starts in.
-PYTHON = (sys.executable, "-P")
 
 #: An honest student after each few attackers, and one at each end.
 HONEST_EVERY = 8
@@ -90,17 +85,13 @@ class Machine:
         kept = {student: attack and attack.name for student, attack in roster.items()}
         (self.root / "roster.json").write_text(json.dumps(kept))
         for student, attack in roster.items():
-            for lesson in {other.lesson for other in attacks} if attack is None else ():
-                self.hand_in(student, lesson, json.dumps(lessons.right(lesson)))
+            folder = self.course / "submitted" / student
             if attack:
-                attack.hand_in(self.course / "submitted" / student / attack.lesson, self.places)
+                attack.hand_in(folder / attack.lesson, self.places)
+            for lesson in {other.lesson for other in attacks} if attack is None else ():
+                (folder / lesson).mkdir(parents=True)
+                nbformat.write(lessons.right(lesson), folder / lesson / f"{lesson}.ipynb")
         return self
-
-    def hand_in(self, student: str, lesson: str, content: str) -> None:
-        """Put a notebook into `submitted/`."""
-        folder = self.course / "submitted" / student / lesson
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{lesson}.ipynb").write_text(content, encoding="utf-8")
 
     def toy(self, timeout: int = 5) -> toy_course.Toy:
         """The class as a course."""
@@ -131,7 +122,8 @@ class Machine:
         found = {}
         for place in (*course, self.home, self.other, *repository):
             base = notebook.ROOT if place in repository else self.root
-            for path in [place, *_below(place)]:
+            below = (Path(where, name) for where, folders, files in os.walk(place) for name in folders + files)
+            for path in [place, *below]:
                 name = str(path.relative_to(base))
                 if place != self.home or not OWN_FILES.match(str(path.relative_to(self.home))):
                     found[name] = _what(path)
@@ -142,11 +134,6 @@ class Machine:
             if name.endswith((".pth", ".py")):
                 found[f"site-packages/{name}"] = "there"
         return {name: what for name, what in found.items() if what != "folder" and "__pycache__" not in name}
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for where, folders, files in os.walk(folder):
-        yield from (Path(where, name) for name in folders + files)
 
 
 def _what(path: Path) -> str:
@@ -160,11 +147,6 @@ def _what(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(mode) else f"mode {mode:o}"
     except OSError as error:
         return type(error).__name__
-
-
-def changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
-    """The places that are not what they were."""
-    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
 
 
 def _free_port() -> int:
@@ -213,11 +195,6 @@ class Accomplice:
                     line.sendall(b"return x * x")
 
 
-def adopt_orphans() -> None:
-    """From now on processes whose parents end become this one's children (Linux)."""
-    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
-
-
 def descendants() -> set[int]:
     """The processes below this one that still run."""
     parents = {}
@@ -238,11 +215,13 @@ class Run:
 
     def __init__(self, machine: Machine, timeout: float):
         self.machine, before = machine, machine.digest()
-        environment = {**os.environ, **IMPORTS, "HOME": str(machine.home), "TMPDIR": str(machine.root / "tmp")}
+        environment = {**os.environ, "HOME": str(machine.home), "TMPDIR": str(machine.root / "tmp")}
+        environment["PYTHONPATH"] = str(notebook.ROOT)
         (machine.root / "tmp").mkdir()
-        adopt_orphans()
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # processes whose parents end become this one's children
         there = descendants()
-        command = [*PYTHON, "-m", "tests.attacks.course", str(machine.root)]
+        # -P: without importing what an attack left in the folder that it starts in
+        command = [sys.executable, "-P", "-m", "tests.attacks.course", str(machine.root)]
         with Accomplice(machine.places) as accomplice:
             running = subprocess.Popen(command, env=environment, cwd=machine.root, stdin=subprocess.DEVNULL)
             stopwatch = Stopwatch(lambda: [running.pid])
@@ -254,7 +233,8 @@ class Run:
             while (left := descendants() - there) and time.monotonic() < until:
                 time.sleep(0.05)
         self.left, self.heard = left, accomplice.heard
-        self.changed = changes(before, machine.digest())
+        after = machine.digest()
+        self.changed = sorted(name for name in before.keys() | after if before.get(name) != after.get(name))
         names = sorted(path.name for path in (machine.root / "tmp").iterdir())
         self.temporary = [name for name in names if not name.startswith("torchinductor_")]  # which torch leaves
 
@@ -265,17 +245,13 @@ class Run:
 
     def points(self, student: str, lesson: str) -> dict[str, float]:
         """A student's points by exercise."""
-        mine = {tuple(key.split("/")): score for key, (score, _) in self.result["scores"].items()}
-        return {
-            name.split("-")[1]: score for (who, what, name), score in mine.items() if (who, what) == (student, lesson)
-        }
+        place, scores = f"{student}/{lesson}/", self.result["scores"]
+        return {key[len(place) :].split("-")[1]: score for key, (score, _) in scores.items() if key.startswith(place)}
 
     def comment(self, student: str, lesson: str, exercise: str) -> str:
         """What the gradebook says about an exercise."""
-        found = (f"{student}/{lesson}/", f"-{exercise}-")
-        return next(
-            text for key, text in self.result["comments"].items() if key.startswith(found[0]) and found[1] in key
-        )
+        place, comments = f"{student}/{lesson}/", self.result["comments"]
+        return next(text for key, text in comments.items() if key.startswith(place) and f"-{exercise}-" in key)
 
 
 def grade(root: Path) -> None:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import nbformat
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_notebook
 
 from autograder.lessons import notebook
 from tests.helpers import toy_course
@@ -19,14 +19,9 @@ CAPSTONE = "10_capstone"
 ON_RANKS = (RING, CAPSTONE)
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
 
-RIGHT_ARRAYS = {
-    "08-ex1-double": "def double(x):\n    return 2 * x\n",
-    "08-ex2-square": "def square(x):\n    return x * x\n",
-    "08-ex3-half": "def half(x):\n    return x / 2\n",
-}
 #: The tests import what they compare with; the libraries are those of whoever runs them.
 ARRAY_TESTS = {
-    "08-ex1-double": """\
+    "08-ex1-double-test": """\
 import numpy as np
 assert double(np.zeros(2)) is not None
 ### BEGIN HIDDEN TESTS
@@ -34,7 +29,7 @@ x = np.linspace(1, 2, 7)
 np.testing.assert_allclose(double(x.copy()), 2 * x)
 ### END HIDDEN TESTS
 """,
-    "08-ex2-square": """\
+    "08-ex2-square-test": """\
 import numpy as np
 assert square(np.zeros(2)) is not None
 ### BEGIN HIDDEN TESTS
@@ -45,7 +40,7 @@ assert np.allclose(got, x * x), "not the squares"
 assert max(abs(got - x * x)) < 1e-9, "not quite the squares"
 ### END HIDDEN TESTS
 """,
-    "08-ex3-half": """\
+    "08-ex3-half-test": """\
 import torch
 assert half(torch.zeros(2)) is not None
 ### BEGIN HIDDEN TESTS
@@ -97,20 +92,12 @@ def _right(lesson: str) -> str:
 
 
 def _arrays() -> nbformat.NotebookNode:
-    cells = [new_code_cell("import math", id="08-imports")]
-    for name, points in zip(RIGHT_ARRAYS, (1.0, 2.0, 3.0), strict=True):
-        head, body = RIGHT_ARRAYS[name].split("\n", 1)
-        source = f"{head}\n    ### BEGIN SOLUTION\n{body}    ### END SOLUTION"
-        cells.append(new_code_cell(id=name, source=source, metadata={"nbgrader": _role(name, False)}))
-        role = _role(f"{name}-test", True) | {"points": points}
-        cells.append(new_code_cell(id=f"{name}-test", source=ARRAY_TESTS[name], metadata={"nbgrader": role}))
-    return new_notebook(cells=cells, metadata=KERNEL)
-
-
-def _role(name: str, grade: bool) -> dict:
-    return {
-        "grade": grade, "solution": not grade, "locked": grade, "task": False, "grade_id": name, "schema_version": 3,
-    }  # fmt: skip
+    """The toy lesson with other tests, and without texts."""
+    nb = nbformat.from_dict(json.loads(json.dumps(toy_course.lesson()).replace('"07-', '"08-')))
+    nb.cells = [cell for cell in nb.cells if cell.cell_type == "code"]
+    for cell in nb.cells:
+        cell.source = ARRAY_TESTS.get(cell.id, cell.source)
+    return nb
 
 
 def _ring() -> nbformat.NotebookNode:
