@@ -43,24 +43,14 @@ class Trap:
         return found or (done.stderr if done.returncode else "")
 
 
-@pytest.fixture
-def toy(tmp_path):
+@pytest.mark.slow
+def test_no_command_takes_a_module_from_the_folder_of_a_submission(tmp_path):
     toy = Toy(tmp_path / "course")
     toy.hand_in("ada", submission(ex2="def square(x):\n    return 0\n"))
-    return toy
-
-
-@pytest.fixture
-def command(tmp_path) -> Path:
-    """The command that `make` puts into the environment, beside a Python that is this one."""
-    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin").mkdir()  # as in the environment: the command beside a Python, which is this one
     (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (tmp_path / "bin" / "python").chmod(0o755)
-    return Path(shutil.copy(notebook.ROOT / ".ci" / "autograder", tmp_path / "bin"))
-
-
-@pytest.mark.slow
-def test_no_command_takes_a_module_from_the_folder_of_a_submission(toy, command, tmp_path):
+    command = shutil.copy(notebook.ROOT / ".ci" / "autograder", tmp_path / "bin")
     trap = Trap(toy.root / "submitted" / "ada" / LESSON, but=set())
     (tmp_path / "names.csv").write_text("name,login\nBo Li,bo\n")
     download = tmp_path / "download"
