@@ -71,7 +71,7 @@ def fill(text: str, places: dict[str, str]) -> str:
 
 
 def code(source: str) -> str:
-    """Source as it is written in these files: indented, with line breaks around it."""
+    """Source without the indentation and the line breaks that it has in these files."""
     return textwrap.dedent(source).strip() + "\n"
 
 
