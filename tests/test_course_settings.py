@@ -13,6 +13,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.converters import Autograde, GenerateFeedback
 from nbgrader.coursedir import CourseDirectory
@@ -29,11 +30,11 @@ from autograder.grading.nbgrader.submission_files import Submission
 from autograder.insight import marks, report
 from autograder.lessons import adapted, course_settings, names, notebook, release
 from autograder.soundness import audit
+from tests.helpers.report_tables import rows_of_table
 from tests.helpers.toy_course import LESSON, RIGHT, Toy, cell, submission
 
 pytestmark = pytest.mark.apart
 
-EXAMPLE = notebook.ROOT / "course.example.toml"
 WRONG = "def square(x):\n    return 0\n"
 POLICY = "[late]\npenalty_per_day = 0.25\n"
 DUE = "[lessons.07]\ndue = 2026-10-19T14:00:00\n"  # in Berlin, two days before everybody hands in
@@ -264,19 +265,16 @@ def test_where_the_core_is_all_or_nothing_the_rest_of_an_exercise_does_not_count
 
 
 def test_a_dropped_exercise_takes_its_points_and_nothing_that_a_person_entered(toy, capsys):
+    toy.enter("ben", "07-ex1-double", 0.5)
+    toy.enter("ben", "07-ex2-square", 1.5, "Sign wrong.")
     with toy.course.gradebook() as gradebook:
-        for exercise, points in (("07-ex1-double", 0.5), ("07-ex2-square", 1.5)):
-            gradebook.find_grade(f"{exercise}-test", LESSON, LESSON, "ben").manual_score = points
-        gradebook.find_comment("07-ex2-square", LESSON, LESSON, "ben").manual_comment = "Sign wrong."
         gradebook.update_or_create_assignment(LESSON, duedate=datetime.datetime(2026, 10, 30))
-        gradebook.db.commit()
     settings(toy.root, "[lessons.07]\ndrop = ['ex2']")
     grade(toy)
-    assert "07_toy has no 07-ex2-square any more: the points and comments by hand of ben" in capsys.readouterr().err
+    said = "07_toy has no 07-ex2-square any more: the points and comments by hand of ben for that are kept in"
+    assert said in capsys.readouterr().err
     assert scores(toy) == {"ada": ("4", "4"), "ben": ("3.5", "4")} and "Exercise 2" not in toy.page("ben")
-    with open(toy.root / "grades.csv", encoding="utf-8") as file:
-        row = next(row for row in csv.DictReader(file) if row["student_id"] == "ada")
-    assert [row["ex1"], row["ex2"], row["ex3"]] == ["1", "", "3"], "each exercise keeps its column"
+    assert [toy.row("ada")[name] for name in ("ex1", "ex2", "ex3")] == ["1", "", "3"], "each has its column"
     assert main(["regrade", "--no-jail", "--jobs", "1", "--course", str(toy.root)]) == 0
     assert "None of the 4 marks has changed." in capsys.readouterr().out
     (toy.root / "course.toml").unlink()
@@ -503,15 +501,9 @@ def test_late_days_are_used_up_in_the_order_of_the_due_dates(toy):
     assert found["ben", LESSON][1:3] == (2, 2)
 
 
-def of_report(toy, caption: str) -> list[list[str]]:
-    """The rows of a table of the report, below its head, as text."""
+def of_report(toy, caption: str = "Submissions that were late") -> list[list[str]]:
     page = report.page(marks.read(toy.course), toy.root / "report.html")
-    for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
-        if f"<caption>{caption}" in table:
-            rows = re.findall(r"<tr.*?</tr>", table, re.DOTALL)[1:]
-            cells = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row, re.DOTALL) for row in rows]
-            return [[re.sub(r"<.*?>", "", one).strip() for one in row] for row in cells]
-    return []
+    return rows_of_table(BeautifulSoup(page, "html.parser"), caption)
 
 
 def test_the_report_says_who_was_late_what_it_costs_and_how_many_late_days_are_left(toy):
@@ -520,7 +512,7 @@ def test_the_report_says_who_was_late_what_it_costs_and_how_many_late_days_are_l
     late(toy, policy + due)
     times = "Due 2026-10-19 at 14:00; handed in 2026-10-21 at 14:00."
     with_more = "Due 2026-10-20 at 14:00, with an extension; handed in 2026-10-21 at 14:00."
-    assert of_report(toy, "Submissions that were late") == [
+    assert of_report(toy) == [
         [
             f"ada, {LESSON}: feedback",
             "2 days late, 1 of them free",
@@ -530,17 +522,16 @@ def test_the_report_says_who_was_late_what_it_costs_and_how_many_late_days_are_l
         [f"ben, {LESSON}: feedback", "1 day late, 1 of them free", "0", f"{with_more} All its days are free."],
     ]
     assert of_report(toy, "Free days") == [[who, "1", "0", f"{LESSON} (1)"] for who in ("ada", "ben")]
-    with open(toy.root / "grades.csv", encoding="utf-8") as file:
-        assert [row["late_penalty"] for row in csv.DictReader(file)] == ["1.5", "0"]
+    assert [toy.row(student)["late_penalty"] for student in ("ada", "ben")] == ["1.5", "0"]
     settings(toy.root, f"timezone = 'Europe/Berlin'\n{policy.replace('0.25', '0.5')}{due}")
-    assert "is that of an earlier grading: run autograder grade." in of_report(toy, "Submissions that were late")[0][3]
+    assert "is that of an earlier grading: run autograder grade." in of_report(toy)[0][3]
     late(toy, policy.replace("0.25", "2e-1").replace("days = 1", "days = 0") + due.replace("19T", "11T"))
-    assert of_report(toy, "Submissions")[0][2:] == ["6", f"{times.replace('-19', '-11')} 100 % of 6 points."]
+    assert of_report(toy)[0][2:] == ["6", f"{times.replace('-19', '-11')} 100 % of 6 points."]
     late(toy, due.replace("-19T14:00:00", "-21T14:00:00"))
-    assert not of_report(toy, "Submissions that were late") and not of_report(toy, "Free days")
+    assert not of_report(toy) and not of_report(toy, "Free days")
     assert "late_penalty" not in (toy.root / "grades.csv").read_text(encoding="utf-8")
     late(toy, due)
-    assert of_report(toy, "Submissions")[0][2:] == ["0", f"{times} Nothing says what that costs."]
+    assert of_report(toy)[0][2:] == ["0", f"{times} Nothing says what that costs."]
 
 
 # --- the example, and the repository ----------------------------------------------------------------------
@@ -557,7 +548,7 @@ def test_the_example_of_the_instructors_page_works_as_it_is(tmp_path, capsys):
     """It is released, handed out and graded literally."""
     page = (notebook.ROOT / "book" / "start" / "instructor.md").read_text(encoding="utf-8")
     assert "```{literalinclude} ../../course.example.toml" in page
-    shutil.copy(EXAMPLE, tmp_path / "course.toml")
+    shutil.copy(notebook.ROOT / "course.example.toml", tmp_path / "course.toml")
     own = course_settings.of(tmp_path)
     assert own.names() == ["01_collectives", "02_costs", "17_capstone"]
     out = [name for name in own.names() if not own.not_yet(name)]
