@@ -53,12 +53,18 @@ DOWNLOADS = {
 }
 
 
+def packed(files, method=zipfile.ZIP_STORED):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", method) as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return content.getvalue()
+
+
 def deliver(folder, files, zipped):
     """A download as a zip file or as a folder."""
     if zipped:
-        with zipfile.ZipFile(folder / "download.zip", "w") as archive:
-            for name, content in files.items():
-                archive.writestr(name, content)
+        (folder / "download.zip").write_bytes(packed(files))
         return folder / "download.zip"
     for name, content in files.items():
         (folder / "download" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -122,10 +128,7 @@ def test_of_several_the_one_that_counts_is_imported(course, tmp_path, capsys, ch
     *older, newest = CHOICES[choice]
     files = dict.fromkeys(older, OLD) | {newest: NEW}
     if (parts := newest.partition(".zip/"))[1]:
-        content = io.BytesIO()
-        with zipfile.ZipFile(content, "w") as archive:
-            archive.writestr(parts[2], NEW)
-        files = dict.fromkeys(older, OLD) | {f"{parts[0]}.zip": content.getvalue()}
+        files = dict.fromkeys(older, OLD) | {f"{parts[0]}.zip": packed({parts[2]: NEW})}
     source = deliver(tmp_path, files, True)
     assert bring(course, source, "name,login,ID\nEva Ruiz,evasr,678\n") == 0, capsys.readouterr().err
     assert (course.root / "submitted" / "evasr" / LESSON / f"{LESSON}.ipynb").read_text() == NEW
@@ -312,16 +315,8 @@ def test_a_login_that_has_lost_its_zeros_is_named(course, tmp_path, capsys):
     assert handed_in(course) == ["0012345"]
 
 
-def packed(method=zipfile.ZIP_DEFLATED, **files):
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", method) as archive:
-        for name, text in files.items():
-            archive.writestr(f"{name}.ipynb", text)
-    return content.getvalue()
-
-
 def damaged(at, new):
-    content = bytearray(packed(zipfile.ZIP_STORED, a=NEW))
+    content = bytearray(packed({"a.ipynb": NEW}))
     at = at(content)
     content[at : at + len(new)] = new
     return bytes(content)
@@ -334,7 +329,7 @@ BROKEN = {
     "a wrong offset": lambda: damaged(lambda z: z.find(b"PK\1\2") + 42, b"\xff\xff"),
     "no directory": lambda: damaged(lambda z: z.find(b"PK\1\2"), b"XXXX"),
     "encrypted": lambda: damaged(lambda z: z.find(b"PK\1\2") + 8, b"\x01"),
-    "too much": lambda: packed(zipfile.ZIP_BZIP2, a=bytes(4 * limits.FILE + 1)),
+    "too much": lambda: packed({"a.ipynb": bytes(4 * limits.FILE + 1)}, zipfile.ZIP_BZIP2),
 }
 
 
@@ -347,8 +342,9 @@ def test_a_zip_file_that_cannot_be_unpacked_concerns_its_student_alone(course, t
 
 
 def test_only_what_counts_is_unpacked_and_in_linear_time(course, tmp_path, monkeypatch):
-    names = {f"{'_' * 300}{'.ipynb-' * 90}{at}y": NEW for at in range(20)}
-    source = deliver(tmp_path, {f"{EVA}/a.zip": packed(**names, **{LESSON: NEW})}, True)
+    names = [*(f"{'_' * 300}{'.ipynb-' * 90}{at}y" for at in range(20)), LESSON]
+    content = packed({f"{name}.ipynb": NEW for name in names}, zipfile.ZIP_DEFLATED)
+    source = deliver(tmp_path, {f"{EVA}/a.zip": content}, True)
     unpacked, call = [], importing._unpacker.call
     monkeypatch.setattr(importing._unpacker, "call", lambda *args: unpacked.append(args[0].__name__) or call(*args))
     began = time.process_time()
