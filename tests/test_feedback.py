@@ -181,8 +181,6 @@ def test_a_raw_cell_is_shown_as_it_is_written():
     assert "<pre>List&lt;T&gt; &amp; &lt;b&gt;x&lt;/b&gt;</pre>" in page_of(nb)
 
 
-# --- nothing covers anything else -----------------------------------------------------------------------
-
 #: Of the boxes with outputs, those that cover what is above or below them.
 COVERING = """[...document.querySelectorAll('.output-box')].filter(box => {
   const covers = other => {

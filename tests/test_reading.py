@@ -31,11 +31,7 @@ def changed(change):
 
 
 def of_cells(change):
-    def all_cells(nb):
-        for cell in nb["cells"]:
-            change(cell)
-
-    return changed(all_cells)
+    return changed(lambda nb: [change(cell) for cell in nb["cells"]])
 
 
 def as_colab_does(cell):

@@ -258,13 +258,6 @@ def test_kinds_of_lost_marks(failures, kind):
     assert mistakes.kind(LOST, lost_by(*failures)) == kind
 
 
-def raises(error):
-    def answer(*_, **__):
-        raise error
-
-    return answer
-
-
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -278,12 +271,12 @@ def raises(error):
 )
 def test_kinds_of_what_a_check_sees(monkeypatch, error, kind):
     """Whether the ranks are started by the check or by the answer."""
-    monkeypatch.setattr(ranks, "run", raises(error))
-    started = {
-        "by the check": lambda *, rng: stage.run_ranks(print, 4, ()),
-        "by the answer": lambda *, rng: ranks.run(),
-    }
-    for body in started.values():
+
+    def run(*_, **__):
+        raise error
+
+    monkeypatch.setattr(ranks, "run", run)
+    for body in (lambda *, rng: stage.run_ranks(print, 4, ()), lambda *, rng: ranks.run()):
         with pytest.raises(CheckFailed) as caught, hints.later():
             check.check("07-ex1-double", points=1)(body)()
         assert mistakes.kind(LOST, lost_by(caught.value.record())) == kind

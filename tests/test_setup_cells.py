@@ -178,9 +178,6 @@ def test_an_earlier_version_of_the_lesson_is_named_as_such(tmp_path):
     assert remarks(without_the_third)[0] == [restore.OLDER] and remarks()[0] == []
 
 
-# --- cells without marks --------------------------------------------------------------------------------
-
-
 #: What stays of a cell's metadata, and the format's minor version. Only Colab's older format keeps ids, elsewhere.
 STRIPPED = {
     "d: without metadata": (lambda one: {"id": one.id, "colab": {}}, 0),

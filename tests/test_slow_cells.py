@@ -175,9 +175,6 @@ def test_a_slow_second_run_leaves_the_others_theirs(clock):
     assert carried == {3, 4, 5, 6, 7}
 
 
-# --- what the page says -------------------------------------------------------------------------------------
-
-
 def said(clock, **how) -> str:
     cells = notebook_of(**how)
     run_cells.run_cells(cells, lambda: clock, LIMITS)
