@@ -5,6 +5,9 @@ number is a link to itself, `#figure-9-3`. The caption of a figure that moves is
 picture is what its cell says with the option `:caption:`; else the title that the cell's code gives it, if there is
 exactly one; else the first sentence of the text alternative, or its first clause if there is only one sentence, so
 that a screen reader does not hear everything twice.
+
+Sphinx's own numbers (`numfig`) count by the place of a page in the contents, and so need numbered headings: chapter 09
+is not the ninth page, and its third figure would be no 9.3.
 """
 
 from __future__ import annotations
