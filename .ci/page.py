@@ -2,7 +2,7 @@
 
 A page stands alone, with the bibliography: links to other pages lead nowhere, and what is numbered begins with 1. The
 cells of a chapter run only if they or what they import have changed. A figure's page has the figure as its chapter
-shows it, and none of the chapter's cells; then its tests in `tests/test_figures.py` drive it there.
+shows it, and none of the chapter's cells; then its tests in `tests/book/test_figures.py` drive it there.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def figure(name: str) -> tuple[Path, str]:
 
 def tests_of(name: str, fixture: str) -> list[str]:
     """The tests that drive a figure on its chapter's page alone. ValueError if there is none."""
-    tree = ast.parse((ROOT / "tests" / "test_figures.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "tests" / "book" / "test_figures.py").read_text(encoding="utf-8"))
     found = []
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
@@ -104,7 +104,7 @@ def tests_of(name: str, fixture: str) -> list[str]:
             if fixture in takes and "book" not in takes and re.search(_USES.format(re.escape(name)), ast.unparse(node)):
                 found.append(node.name)
     if not found:
-        raise ValueError(f"no test drives {name}: add one to tests/test_figures.py that takes {fixture}")
+        raise ValueError(f"no test drives {name}: add one to tests/book/test_figures.py that takes {fixture}")
     return found
 
 
@@ -112,7 +112,7 @@ def test(page: Path, select: str) -> int:
     """Run the tests of a figure on its page; their exit status."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "thorough", "-k", select]
     environment = os.environ | {"BOOK": str(page.parents[1])}
-    return subprocess.run([*command, "tests/test_figures.py"], cwd=ROOT, env=environment).returncode
+    return subprocess.run([*command, "tests/book/test_figures.py"], cwd=ROOT, env=environment).returncode
 
 
 def main(kind: str, name: str = "") -> int:

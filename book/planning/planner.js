@@ -1,7 +1,7 @@
 /* `planner/` once more, for the browser: each term is one function with Python's name, and what it means stands there.
 
    No number of a machine, a model or a program is here: window.plannerInTheBrowser gets them from Python (`constants` in
-   `book/_ext/plan_page.py`). `tests/test_plan_page.py` compares every term with Python's. */
+   `book/_ext/plan_page.py`). `tests/book/test_plan_page.py` compares every term with Python's. */
 
 "use strict";
 

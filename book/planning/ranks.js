@@ -2,7 +2,7 @@
 
    Functions and fields have Python's names, so that both can be read side by side; what they mean stands there. No number
    of a machine or a model is here: window.ranksInTheBrowser gets them from Python (`constants` in
-   `book/_ext/plan_page.py`) and returns the functions. `tests/test_plan_page.py` compares both. */
+   `book/_ext/plan_page.py`) and returns the functions. `tests/book/test_plan_page.py` compares both. */
 
 "use strict";
 

@@ -12,7 +12,7 @@ import pytest
 from autograder.authoring import drafts, rules
 from autograder.lessons import notebook
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LESSONS = notebook.lessons()
 TEXTS = {".md", ".py", ".toml", ".yml", ".txt", ".ipynb", ".css", ".bib", ".svg"}
 

@@ -221,7 +221,7 @@ DOUBLE = "def double(x):\n    return 2 * x"
 )
 def test_an_error_of_the_checks_own_code_is_no_students(body, source, says):
     found, line = failure(body, source), body.__code__.co_firstlineno
-    assert found.fault.startswith(tuple(f"tests/test_faults.py:{n}: {says}" for n in range(line, line + 5))), (
+    assert found.fault.startswith(tuple(f"tests/grader/test_faults.py:{n}: {says}" for n in range(line, line + 5))), (
         found.fault
     )
     assert found.message.startswith("The test could not judge what your code gave, and stopped with ")
@@ -272,5 +272,5 @@ def test_in_a_rank_a_drivers_own_mistake_is_told_from_the_students(monkeypatch, 
     def launches(double, *, rng):
         stage.run_ranks(driver, 1, (double,))
 
-    line = f"tests/test_faults.py:{driver.__code__.co_firstlineno}: {driver.__name__}, in a rank: "
+    line = f"tests/grader/test_faults.py:{driver.__code__.co_firstlineno}: {driver.__name__}, in a rank: "
     assert failure(launches, source).fault == (f"{line}{own}" if own else "")

@@ -399,7 +399,7 @@ def test_a_case_that_is_wrong_itself_is_told_with_file_and_line(yielded, says):
 
     with pytest.raises(CaseError) as caught:
         check.attempt(body, (), 1)
-    file, line, text = re.fullmatch(r"(tests/test_cases\.py):(\d+): (.*)", str(caught.value)).groups()
+    file, line, text = re.fullmatch(r"(tests/grader/test_cases\.py):(\d+): (.*)", str(caught.value)).groups()
     assert text == says and "the line that is named" in linecache.getline(file, int(line))
 
 
@@ -410,7 +410,7 @@ def test_a_check_without_cases_is_told():
     def returned(*, rng):
         return [Call(abs, 1, gives=1)]
 
-    with pytest.raises(CaseError, match=r"tests/test_cases\.py:\d+: the check yields no case"):
+    with pytest.raises(CaseError, match=r"tests/grader/test_cases\.py:\d+: the check yields no case"):
         check.attempt(none, (), 1)
     with pytest.raises(CaseError, match="returns its cases: yield them"):
         check.attempt(returned, (), 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = runpy.run_path(str(ROOT / ".ci" / "page.py"), run_name="page")
 #: Those that move.
 FIGURES = sorted(path.stem for path in (ROOT / "book" / "figures").glob("*.py") if path.with_suffix(".js").is_file())
@@ -44,7 +44,7 @@ def test_what_there_is_not_is_named_in_one_line(capsys, arguments, says):
 
 
 def test_a_figure_that_no_test_drives_is_named():
-    with pytest.raises(ValueError, match=r"no test drives race: add one to tests/test_figures\.py that takes"):
+    with pytest.raises(ValueError, match=r"no test drives race: add one to tests/book/test_figures\.py that takes"):
         PAGE["tests_of"]("race", "chapter_01")
 
 

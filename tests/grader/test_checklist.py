@@ -50,6 +50,6 @@ def test_a_check_without_a_docstring_is_named():
     def a_property(answer, *, rng):
         pass
 
-    says = r"^tests/test_checklist\.py:\d+: a_property needs a docstring whose first line says what it checks$"
+    says = r"^tests/grader/test_checklist\.py:\d+: a_property needs a docstring whose first line says what it checks$"
     with pytest.raises(ValueError, match=says):
         _ = Check("98-ex1-a", 1.0, False, a_property).sentence

@@ -24,6 +24,9 @@ sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
 import collected
 
 NAME = "98_tiny_talk"
+#: Tests that a new lesson passes, below the repository.
+STYLE = [Path("tests", "lessons", f"test_{name}.py") for name in ("style", "lessons", "skippable")]
+STYLE.append(Path("tests", "book", "test_collected.py"))
 NEW = [place.format(lesson=NAME) for place in rules.FILES]
 LISTS = ["_toc.yml", "README.md", "book/index.md"]
 LESSON, FUNCTION = "02_costs", "bus_bandwidth"
@@ -385,7 +388,7 @@ def test_a_new_lesson_runs(made):
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_a_new_lesson_and_its_lists_pass_the_tests_of_style(made):
-    root, tests = made[0], [f"tests/test_{name}.py" for name in ("style", "lessons", "skippable", "collected")]
+    root, tests = made[0], [str(path) for path in STYLE]
     said = run(root, "-m", "pytest", "-q", *tests)
     assert "failed" not in said and "skipped" not in said
     collected = run(root, "-m", "pytest", "-q", "--collect-only", *tests[:2])

@@ -388,7 +388,7 @@ def test_a_checks_own_mistake_is_named_with_its_line_and_not_recorded(tiny, caps
     check.check("98-ex1-twice", points=1, fixed="a test of the audit")(body)
     (tiny.folder / "right.py").write_text(RIGHT)
     assert main(["audit", "98", "--record"]) == 1
-    at = f"tests/test_audit.py:{body.__code__.co_firstlineno + line}"
+    at = f"tests/lessons/test_audit.py:{body.__code__.co_firstlineno + line}"
     fault = f"  {at}: {says}: a mistake of the check takes_zero itself: correct it\n"
     said = capsys.readouterr().out
     assert "98_tiny · right by_a_sum\n  98-ex1-twice-test lost its marks: " in said and said.count(fault) >= 3, said

@@ -19,7 +19,7 @@ from autograder.grading import importing, limits
 from autograder.grading.course import Course
 from tests.helpers.toy_course import LESSON, lesson, submission
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 NAMES = {
     "Moodle": "First name,Last name,Username,Email address\nEva,Sánchez Ruiz,evasr,e@x.org\nBen,O'Neill,ben,b@x.org\n",
     "Canvas": 'Student,ID,SIS Login ID\n"Sánchez Ruiz, Eva",678,evasr\n"O\'Neill, Ben",679,ben\n',

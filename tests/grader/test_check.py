@@ -427,8 +427,8 @@ def test_a_check_without_rng_is_refused_where_it_stands(body):
     with pytest.raises(ValueError, match=r"rng") as caught:
         check.check("00-double", points=1)(body)
     assert str(caught.value) == (
-        f"tests/test_check.py:{body.__code__.co_firstlineno}: {body.__name__} draws nothing: write `*, rng` at the end "
-        "and draw from it, or say why not (fixed=…)"
+        f"tests/grader/test_check.py:{body.__code__.co_firstlineno}: {body.__name__} draws nothing: "
+        "write `*, rng` at the end and draw from it, or say why not (fixed=…)"
     )
     check.check("00-double", points=1, fixed="a reason")(takes_no_rng)
     with pytest.raises(ValueError, match=r"takes rng, and says why it draws nothing \(fixed=…\)"):

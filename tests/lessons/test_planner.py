@@ -23,7 +23,7 @@ from planner.search import FILLED
 from ranks.cluster import find
 from ranks.model import DEEPSEEK_V3, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, flops_per_token, parameters
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RUNS = json.loads(calibrate.ROWS.read_text(encoding="utf-8"))
 H100 = find("H100")
 

@@ -16,9 +16,9 @@ from planner.layout import CONTEXT, RECOMPUTE, SCHEDULES, check
 from planner.software import SOFTWARE
 from ranks.cluster import CLUSTERS
 from ranks.model import DEEPSEEK_V3, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, MODELS
+from tests.book.test_accessibility import AXE, grave
 from tests.helpers import npm
 from tests.helpers.browser import Tab
-from tests.test_accessibility import AXE, grave
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
 

@@ -1,4 +1,4 @@
-"""How heavy the pages are, and how fast they are there. `python -m tests.test_weight` prints a table."""
+"""How heavy the pages are, and how fast they are there. `python -m tests.book.test_weight` prints a table."""
 
 from __future__ import annotations
 
@@ -67,4 +67,4 @@ def main(book: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent / "_build" / "html")
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[2] / "_build" / "html")

@@ -16,7 +16,7 @@ from autograder.lessons import notebook
 from tests.helpers.browser import Tab, pages
 from tests.helpers.notebook_regions import split
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 #: A shorter line of code ("return total") says nothing about where it comes from.
 TELLING = 25

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-BOOK = Path(__file__).resolve().parent.parent / "book"
+BOOK = Path(__file__).resolve().parents[2] / "book"
 #: Commits that boxes link to, and when they were made, as `git log -1 --format=%cs COMMIT` says.
 MADE = {
     "001199898c4badd01eaf0785c212d8ed7ce83042": "2025-12-12",  # Megatron-LM
@@ -58,7 +58,7 @@ def _faults(ref: str, words: str, said: tuple[int, int]) -> list[str]:
     if not re.fullmatch(r"[0-9a-f]{40}", ref):
         return ["changes; link to a tag or a commit"]
     if ref not in MADE:
-        return ["has no date in tests/test_dates.py; open the repository and add it"]
+        return ["has no date in tests/book/test_dates.py; open the repository and add it"]
     year, number, _ = MADE[ref].split("-")
     made = int(year), int(number)
     age = 12 * (said[0] - made[0]) + said[1] - made[1]

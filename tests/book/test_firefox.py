@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.book.test_book import BAD_IMAGES, BAD_MATH, CUT_CODE, OVERFLOW
+from tests.book.test_figures import live_figure
 from tests.helpers import firefox, npm
 from tests.helpers.browser import pages
-from tests.test_book import BAD_IMAGES, BAD_MATH, CUT_CODE, OVERFLOW
-from tests.test_figures import live_figure
 
 pytestmark = pytest.mark.firefox
 

@@ -11,7 +11,7 @@ from bs4 import BeautifulSoup
 
 from tests.helpers.browser import Tab
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "book" / "_ext"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "book" / "_ext"))
 import figure_numbers
 
 

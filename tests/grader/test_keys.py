@@ -15,7 +15,7 @@ from autograder.grading.course import Course
 from autograder.lessons import chapters, executing, keys, notebook, run_solutions
 from autograder.soundness import audit
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LESSONS = notebook.lessons()
 
 

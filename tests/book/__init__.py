@@ -1,0 +1,1 @@
+"""The tests of the built book and of the extensions that build it."""

@@ -1,0 +1,1 @@
+"""The tests of the lessons: their solutions, known answers, numbers and rules."""
