@@ -79,6 +79,15 @@ def test_a_test_that_became_kinder_says_what_was_wrong_before(course, capsys):
     assert "07-ex1-double: 0 of 1 → 1 of 1: it passes now; before: This exercise is not written yet." in out
 
 
+def test_an_extension_that_changes_a_total_is_said(course, capsys):
+    (course.root / "submitted" / "ada" / LESSON / "timestamp.txt").write_text("2026-11-03 12:00:00 UTC")
+    late = "[late]\npenalty_per_day = 0.25\n[lessons.07]\ndue = 2026-11-01T12:00:00\n"
+    (course.root / "course.toml").write_text(late)
+    assert f"ada  {LESSON}: lateness costs 3 points now, 0 before\n" in regrade(course, capsys)[1]
+    (course.root / "course.toml").write_text(f"{late}[extensions.ada]\n07 = 2026-11-05\n")
+    assert f"ada  {LESSON}: lateness costs 0 points now, 3 before\nNone of the 9" in regrade(course, capsys)[1]
+
+
 def test_other_points_for_what_passed_before_are_no_new_pass():
     old = Mark("07-ex1-double", 6, 6, 6, "")
     assert difference(old, Mark("07-ex1-double", 8, 8, 8, "")) == (
