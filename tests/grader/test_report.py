@@ -413,7 +413,8 @@ def test_names_and_numbers_of_the_lms(tmp_path):
         marks.Student("b", "Bo\nb", "", "=b@example.org", "sis-17"),
         marks.Student("c", "", "=Cy", lms_user_id="-3"),
     ]
-    found = marks.ClassMarks(tmp_path, students, [marks.Submission("a", LESSON, 2.5, 6.0, [])], [("b", LESSON)])
+    graded = [marks.Submission("a", LESSON, 2.5, 6.0, []), marks.Submission("c", LESSON, 1.0, 6.0, [])]
+    found = marks.ClassMarks(tmp_path, students, graded, [("b", LESSON), ("c", LESSON)])  # c has handed in anew
     assert [row[:5] for row in rows_of(lms.canvas(found))[2:]] == [
         ["Lee, Ann", "17", "", "a", ""],
         ["Bo b", "", "sis-17", "b", ""],  # Canvas would read 17x as 17: no number, no ID
