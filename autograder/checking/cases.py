@@ -119,9 +119,11 @@ class Case:
     ranks (else use `judge`); with a third entry that says what it is, if that helps; None if it does not matter; a rank
     that is alone may leave any out. scalars: how many collectives of one number there may be besides. because: a clause
     that helps whoever sends something else. must: a sentence that stands before whatever it is that the ranks raise, or
-    wait for; such a case has a launch of its own. parts: into how many parts the driver's own barriers cut the case.
-    judge: (rank, its messages in each part) → a sentence on what is wrong with them, or "", where `sends` cannot say it
-    (it is not given the case: define it where the case is made).
+    wait for; such a case has a launch of its own. parts: into how many parts the driver's own barriers cut the case; 0
+    if the answer may make some, too: such a case has a launch of its own, and its messages are not judged. judge:
+    (rank, its messages in each part, with all of the rank's spans) → a sentence on what is wrong with them, or "",
+    where `sends` cannot say it (it is not given the case: define it where the case is made). sees: (the facts of all
+    ranks) → those that are compared, where what is right on one rank depends on what the others have.
     """
 
     name: str
@@ -135,6 +137,7 @@ class Case:
     must: str = ""
     parts: int = 1
     judge: Callable[[int, list[Ledger]], str] | None = None
+    sees: Callable[[list[Any]], list[Any]] | None = None
     shows: str = ""
 
     def __post_init__(self) -> None:
@@ -251,7 +254,7 @@ def _place(cases: GeneratorType) -> str:
 
 
 def _shares(case: Case | Call) -> bool:
-    return isinstance(case, Case) and not case.must
+    return isinstance(case, Case) and not case.must and case.parts > 0
 
 
 def _make(case: Any, names: dict[int, str]) -> None:
@@ -331,8 +334,11 @@ def _launch(cases: list[Any]) -> None:
         failure.fault = error.fault
         raise failure from error.__cause__
     of_ranks = [results.ledger.of(rank).between_barriers() for rank in range(cases[0].ranks)]
+    for rank, parts in enumerate(of_ranks):
+        for part in parts:
+            part.spans = results.ledger.of(rank).spans
     barriers = sum(case.parts for case in cases) + 1
-    if any(len(parts) != barriers + 1 for parts in of_ranks):
+    if cases[0].parts and any(len(parts) != barriers + 1 for parts in of_ranks):
         fail("barrier was called, which nothing here needs", count_of_ranks(cases[0].ranks), "barrier")
     if any(not isinstance(found, list) or len(found) != len(cases) for found in results):
         _unreadable(cases[0], "the ranks returned something else than their facts")
@@ -375,6 +381,8 @@ def _judge(case: Any, expected: list[Any], returned: list[Any]) -> None:
         if [type(one) for one in of_rank] != [type(one) for one in wanted]:
             kinds = [", ".join(type(one).__name__ for one in facts) for facts in (of_rank, wanted)]
             _unreadable(case, f"the driver returned {kinds[0]}, and expect has {kinds[1]}")
+    if isinstance(case, Case) and case.sees:
+        got = [_moments(facts) for facts in case.sees(returned)]
     for moment, first in enumerate(want[0]):
         now, wanted = [of_rank[moment] for of_rank in got], [of_rank[moment] for of_rank in want]
         for name, _ in _facts(first):

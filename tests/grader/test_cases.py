@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.profiler import record_function
 
 from autograder.checking import cases, check, stage
 from autograder.checking.cases import Call, Case, CaseError, at_most, close, clue, complaint, fact, refused
@@ -202,6 +203,29 @@ def test_an_answers_own_barrier_is_told():
         return Seen(number=1)
 
     assert "barrier was called" in told(case(answer, Seen(number=1)))
+    assert told(case(answer, Seen(number=1), parts=0), RIGHT) == ""
+    assert "the number on rank 0 is 1, expected 2" in told(case(answer, Seen(number=2), parts=0))
+
+
+def test_what_is_compared_may_depend_on_all_ranks():
+    def forgive(seen):
+        return [Seen(number=0)] * 2 if seen[0].number == seen[1].number else seen
+
+    assert told(case(lambda rank: Seen(number=7), Seen(number=0), sees=forgive)) == ""
+    assert "the number on rank 0 is 5" in told(case(lambda rank: Seen(number=5 + rank), Seen(number=0), sees=forgive))
+
+
+def test_what_a_driver_marks_can_be_judged():
+    def answer(rank):
+        dist.all_reduce(torch.zeros(2))
+        with record_function("marked"):
+            dist.all_reduce(torch.zeros(2))
+        return Seen(number=1)
+
+    def judge(rank, parts):
+        return " ".join(f"rank {rank} sent {m.bytes} bytes" for m in parts[0].within("marked") if rank)
+
+    assert told(case(answer, Seen(number=1), judge=judge)).startswith("rank 1 sent 8 bytes (case")
 
 
 # ---- how it is run ----
