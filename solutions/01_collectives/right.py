@@ -9,28 +9,6 @@ from autograder.answers.right import answer_to
 
 
 @answer_to("01-ex1-broadcast")
-def broadcast_with_far_ranks_first():
-    """Starts the tree with the largest distance, and sends asynchronously."""
-
-    def broadcast(tensor, src):
-        rank, n = dist.get_rank(), dist.get_world_size()
-        number = (rank - src) % n
-        buffer = tensor.detach().clone()
-        distance = 1 << max(n - 1, 0).bit_length()
-        works = []
-        while distance >= 1:
-            if number % (2 * distance) == 0 and number + distance < n:
-                works.append(dist.isend(buffer, (rank + distance) % n))
-            elif number % (2 * distance) == distance:
-                dist.recv(buffer, (rank - distance) % n)
-            distance //= 2
-        for work in works:
-            work.wait()
-        tensor.copy_(buffer)
-        return tensor
-
-
-@answer_to("01-ex1-broadcast")
 def broadcast_by_halving_recursively():
     """A recursive function gives each half of the ranks a root of its own, and prints while it works."""
 
@@ -95,28 +73,6 @@ def reduce_scatter_in_batches_without_empty_messages():
 
 
 @answer_to("01-ex3-all-gather")
-def all_gather_into_a_list():
-    """Collects the chunks in a list and joins them; even ranks send first, odd ranks receive first where that works."""
-
-    def all_gather(chunk, numel):
-        rank, n = dist.get_rank(), dist.get_world_size()
-        quotient, rest = divmod(numel, n)
-        lengths = [quotient + 1 if r < rest else quotient for r in range(n)]
-        parts = {rank: chunk}
-        for step in range(n - 1):
-            giving, taking = (rank - step) % n, (rank - step - 1) % n
-            parts[taking] = torch.zeros(lengths[taking], dtype=chunk.dtype)
-            if rank % 2 == 0 and n % 2 == 0:
-                dist.send(parts[giving], (rank + 1) % n)
-                dist.recv(parts[taking], (rank - 1) % n)
-            else:
-                work = dist.irecv(parts[taking], (rank - 1) % n)
-                dist.isend(parts[giving], (rank + 1) % n).wait()
-                work.wait()
-        return torch.cat([parts[r] for r in range(n)])
-
-
-@answer_to("01-ex3-all-gather")
 def all_gather_the_other_way_round():
     """The ring turns to the left, so rank r sends T − c_{r−1} bytes."""
 
@@ -162,38 +118,6 @@ def tree_with_the_last_rank_as_root():
             distance //= 2
         broadcast(total, n - 1)
         tensor.copy_(total)
-
-
-@answer_to("01-ex6-halving-all-reduce")
-def halving_by_bits():
-    """Begins with the neighbor, so that each rank ends the first half with a chunk of a bit-reversed number."""
-
-    def halving_all_reduce(tensor):
-        rank, n = dist.get_rank(), dist.get_world_size()
-        flat = tensor.flatten().clone()
-        low, high, spans = 0, flat.numel(), []
-        for bit in range(n.bit_length() - 1):
-            partner, middle = rank ^ (1 << bit), (low + high) // 2
-            spans.append((partner, low, high, middle))
-            if rank >> bit & 1:
-                give, low = (low, middle), middle
-            else:
-                give, high = (middle, high), middle
-            buffer = flat.new_zeros(high - low)
-            receiving = dist.irecv(buffer, src=partner)
-            dist.send(flat[slice(*give)].clone(), dst=partner)
-            receiving.wait()
-            flat[low:high] += buffer
-        for partner, old_low, old_high, middle in spans[::-1]:
-            other = (middle, old_high) if low == old_low else (old_low, middle)
-            if low == old_low and high == old_high:
-                other = (low, low)
-            operations = [dist.P2POp(dist.isend, flat[low:high].clone(), partner)]
-            operations.append(dist.P2POp(dist.irecv, flat[slice(*other)], partner))
-            for work in dist.batch_isend_irecv(operations):
-                work.wait()
-            low, high = old_low, old_high
-        tensor[...] = flat.view_as(tensor)
 
 
 @answer_to("01-ex6-halving-all-reduce")

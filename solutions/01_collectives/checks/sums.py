@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from autograder.checking.cases import Case
 from autograder.checking.check import check
 from autograder.checks.collectives.common import (
     OTHERS,
     POWERS,
-    Try,
+    Budget,
     all_of,
     anything,
-    cases,
+    case_of,
     chunk_bytes,
     equal_lengths,
     expect_alone,
@@ -22,8 +23,8 @@ from autograder.checks.collectives.common import (
     messages,
     ring,
     rounds,
-    run_tries,
     sent,
+    sent_at_most,
     turned,
     uneven_lengths,
     vectors,
@@ -31,68 +32,73 @@ from autograder.checks.collectives.common import (
 from ranks.ledger import Ledger
 
 
+def _any(n: int, numel: int) -> Budget:
+    return anything
+
+
 def _sum(
-    rng: np.random.Generator, n: int, shape: Any, budget: Callable[[int, int], Callable[[Ledger], str]], **how: Any
-) -> Try:
+    function: Any,
+    rng: np.random.Generator,
+    n: int,
+    shape: Any,
+    budget: Callable[[int, int], Budget] = _any,
+    **how: Any,
+) -> Case:
     """Every rank's tensor must become the sum. budget: (number of ranks, of elements) → what may be sent."""
     given = vectors(rng, n, shape)
     name = f"{shape} elements" if isinstance(shape, int) else f"shape {shape}"
-    return Try(name, given, [np.asarray(sum(given))] * n, budget(n, given[0].size), in_place=True, **how)
-
-
-def _any(n: int, numel: int) -> Callable[[Ledger], str]:
-    return anything
+    return case_of(function, name, given, [np.asarray(sum(given))] * n, budget(n, given[0].size), in_place=True, **how)
 
 
 # ---- 4 · all_reduce ----
 
 
-def _two_rings(n: int, numel: int) -> Callable[[Ledger], str]:
+def _two_rings(n: int, numel: int) -> Budget:
     """The bytes of a ring's reduce-scatter and of its all-gather, which may turn either way."""
     sizes = chunk_bytes(numel, n)
-    bytes_of_rings = sent(
-        *([8 * numel - a - b for a, b in zip(sizes, turned(sizes, by), strict=True)] for by in (1, -1))
-    )
-    return all_of(bytes_of_rings, messages(2 * (n - 1)), ring())
+    of_rings = [[8 * numel - a - b for a, b in zip(sizes, turned(sizes, by), strict=True)] for by in (1, -1)]
+    return all_of(sent(*of_rings), messages(2 * (n - 1)), ring)
 
 
 @check("01-ex4-all-reduce", points=1)
 def all_reduce_gives_every_rank_the_sum(all_reduce, *, rng):
     """Every rank's tensor becomes the sum, with equal chunks."""
     for n in (1, 2, 3, 4, 8):
-        yield from cases(all_reduce, (_sum(rng, n, numel, _any) for numel in equal_lengths(rng, n)))
+        for numel in equal_lengths(rng, n):
+            yield _sum(all_reduce, rng, n, numel)
 
 
 @check("01-ex4-all-reduce", points=0.5)
 def all_reduce_sends_what_a_ring_does(all_reduce, *, rng):
     """Each rank sends the bytes of the two rings, 2 (N − 1)/N · T with equal chunks, to its neighbors alone."""
     for n in (2, 3, 4, 8):
-        run_tries(all_reduce, [_sum(rng, n, numel, _two_rings, values=False) for numel in equal_lengths(rng, n)])
+        for numel in equal_lengths(rng, n):
+            yield _sum(all_reduce, rng, n, numel, _two_rings, values=False)
 
 
 @check("01-ex4-all-reduce", points=0.5)
 def all_reduce_takes_any_shape(all_reduce, *, rng):
     """A matrix, a single number of shape (), and lengths that are no multiple of N."""
     for n in (2, 3, 4):
-        shapes = ((), (n, int(rng.integers(2, 6)), 3), *uneven_lengths(rng, n))
-        run_tries(all_reduce, [_sum(rng, n, shape, _any, loose=True) for shape in shapes])
+        for shape in ((), (n, int(rng.integers(2, 6)), 3), *uneven_lengths(rng, n)):
+            yield _sum(all_reduce, rng, n, shape, loose=True)
 
 
 @check("01-ex4-all-reduce", veto=True)
 def all_reduce_needs_nothing_but_its_messages(all_reduce, *, rng):
     """A rank uses its own tensor and the messages it gets, and nothing else: without the others it does the same."""
-    expect_alone(all_reduce, [_sum(rng, 4, 1004, _two_rings) for _ in range(4)], rng)
+    expect_alone([_sum(all_reduce, rng, 4, 1004, _two_rings) for _ in range(4)], rng)
 
 
 # ---- 5 · tree_all_reduce ----
 
 
-def _few(n: int, numel: int) -> Callable[[Ledger], str]:
+def _few(n: int, numel: int) -> Budget:
     """2 ⌈log2 N⌉ rounds."""
     return rounds(2 * log2_up(n))
 
 
-def _tree(n: int, numel: int) -> Callable[[Ledger], str]:
+def _tree(n: int, numel: int) -> Budget:
     """2 (N − 1) messages of T bytes in all."""
 
     def judge(ledger: Ledger) -> str:
@@ -109,7 +115,8 @@ def _tree(n: int, numel: int) -> Callable[[Ledger], str]:
 def tree_adds_up_and_tells_all(tree_all_reduce, *, rng):
     """Every rank's tensor becomes the sum, in 2 (N − 1) messages of T bytes, for N = 1, 2, 4 and 8."""
     for n in POWERS:
-        yield from cases(tree_all_reduce, (_sum(rng, n, s, _tree) for s in (int(rng.integers(2, 40)), (3, 2))))
+        for shape in (int(rng.integers(2, 40)), (3, 2)):
+            yield _sum(tree_all_reduce, rng, n, shape, _tree)
 
 
 @check("01-ex5-tree-all-reduce", points=0.5)
@@ -117,62 +124,54 @@ def tree_takes_few_rounds(tree_all_reduce, *, rng):
     """At most 2 ⌈log2 N⌉ rounds, up and down, for N = 2 to 6 and 8."""
     for n in (2, 3, 4, 5, 6, 8):
         power = n in POWERS  # of other numbers of ranks the sums have a check of their own
-        run_tries(tree_all_reduce, [_sum(rng, n, int(rng.integers(2, 40)), _few, loose=True, values=power)])
+        yield _sum(tree_all_reduce, rng, n, int(rng.integers(2, 40)), _few, loose=True, values=power)
 
 
 @check("01-ex5-tree-all-reduce", points=0.5)
 def tree_reaches_any_number_of_ranks(tree_all_reduce, *, rng):
     """N need not be a power of two: N = 3, 5 and 6."""
     for n in OTHERS:
-        run_tries(tree_all_reduce, [_sum(rng, n, int(rng.integers(2, 40)), _any, loose=True)])
+        yield _sum(tree_all_reduce, rng, n, int(rng.integers(2, 40)), loose=True)
 
 
 @check("01-ex5-tree-all-reduce", veto=True)
 def tree_needs_nothing_but_its_messages(tree_all_reduce, *, rng):
     """A rank uses its own tensor and the messages it gets, and nothing else: without the others it does the same."""
-    expect_alone(tree_all_reduce, [_sum(rng, 4, 1004, _tree) for _ in range(4)], rng)
+    expect_alone([_sum(tree_all_reduce, rng, 4, 1004, _tree) for _ in range(4)], rng)
 
 
 # ---- 6 · halving_all_reduce ----
 
 
-def _halves(n: int, numel: int) -> Callable[[Ledger], str]:
+def _halves(n: int, numel: int) -> Budget:
     """2 log2 N messages per rank, and the bytes of a ring with the largest chunk."""
-
-    def judge(ledger: Ledger) -> str:
-        got, count = max(ledger.bytes_sent()), max(ledger.messages_sent())
-        most = 2 * (n - 1) * max(chunk_bytes(numel, n))
-        if got > most:
-            return f"a rank sent {got} bytes, at most {most} are needed (all ranks: {ledger.bytes_sent()})"
-        turns = 2 * log2_up(n)
-        return f"a rank sent {count} messages, expected at most {turns}" if count > turns else ""
-
-    return judge
+    return all_of(sent_at_most(2 * (n - 1) * max(chunk_bytes(numel, n))), messages(2 * log2_up(n)))
 
 
 @check("01-ex6-halving-all-reduce", points=1.5)
 def halving_sums_within_its_budget(halving_all_reduce, *, rng):
     """Every rank's tensor becomes the sum, in 2 log2 N messages, for the bytes of a ring, if N divides its length."""
     for n in POWERS:
-        yield from cases(halving_all_reduce, (_sum(rng, n, numel, _halves) for numel in equal_lengths(rng, n)))
+        for numel in equal_lengths(rng, n):
+            yield _sum(halving_all_reduce, rng, n, numel, _halves)
 
 
 @check("01-ex6-halving-all-reduce", points=0.5)
 def halving_exchanges_at_once(halving_all_reduce, *, rng):
     """Partners send to each other in the same round: at most 2 log2 N rounds."""
     for n in POWERS[1:]:
-        run_tries(halving_all_reduce, [_sum(rng, n, equal_lengths(rng, n)[1], _few, loose=True)])
+        yield _sum(halving_all_reduce, rng, n, equal_lengths(rng, n)[1], _few, loose=True)
 
 
 @check("01-ex6-halving-all-reduce", points=1)
 def halving_takes_any_length_and_shape(halving_all_reduce, *, rng):
     """The length need not be a multiple of N, and the tensor may be a matrix."""
     for n in (2, 4, 8):
-        shapes = ((2, n, 3), *uneven_lengths(rng, n)[:2])
-        run_tries(halving_all_reduce, [_sum(rng, n, shape, _halves, loose=True) for shape in shapes])
+        for shape in ((2, n, 3), *uneven_lengths(rng, n)[:2]):
+            yield _sum(halving_all_reduce, rng, n, shape, _halves, loose=True)
 
 
-def _out_of_node(n: int, numel: int) -> Callable[[Ledger], str]:
+def _out_of_node(n: int, numel: int) -> Budget:
     """No more than T bytes leave each half of the ranks."""
 
     def judge(ledger: Ledger) -> str:
@@ -190,10 +189,11 @@ def _out_of_node(n: int, numel: int) -> Callable[[Ledger], str]:
 def halving_keeps_bytes_in_the_node(halving_all_reduce, *, rng):
     """If the ranks of each half form a node, at most T bytes leave it."""
     for n in (4, 8):
-        run_tries(halving_all_reduce, [_sum(rng, n, s, _out_of_node, loose=True) for s in equal_lengths(rng, n)])
+        for numel in equal_lengths(rng, n):
+            yield _sum(halving_all_reduce, rng, n, numel, _out_of_node, loose=True)
 
 
 @check("01-ex6-halving-all-reduce", veto=True)
 def halving_needs_nothing_but_its_messages(halving_all_reduce, *, rng):
     """A rank uses its own tensor and the messages it gets, and nothing else: without the others it does the same."""
-    expect_alone(halving_all_reduce, [_sum(rng, 4, 1004, _halves) for _ in range(4)], rng)
+    expect_alone([_sum(halving_all_reduce, rng, 4, 1004, _halves) for _ in range(4)], rng)
