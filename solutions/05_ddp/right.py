@@ -67,27 +67,6 @@ def sizes_from_the_earliest_ends():
         return tuple(reversed(sizes))
 
 
-@answer_to("05-ex2-bucket-sizes")
-def sizes_by_a_search_from_the_end():
-    """Asks for the buckets of the first n gradients, and keeps what it has found."""
-    from functools import cache
-
-    def bucket_sizes(ready, start_up, per_gradient):
-        @cache
-        def first(n):
-            if n == 0:
-                return 0.0, ()
-            ways = []
-            for size in range(1, n + 1):
-                end, sizes = first(n - size)
-                ways.append((max(ready[n - 1], end) + start_up + size * per_gradient, (*sizes, size)))
-            return min(ways)
-
-        for n in range(len(ready)):
-            first(n)
-        return list(first(len(ready))[1])
-
-
 @answer_to("05-ex3-start-finish")
 def average_by_the_backend():
     """Lets the backend divide (ReduceOp.AVG), fills a flat tensor piece by piece, and makes views of it gradients."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,23 +15,22 @@ from torch.profiler import record_function
 from autograder.checking import inputs
 from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.expect import HANG, CheckFailed, fail
-from autograder.checking.stage import run_ranks
-from autograder.checks.ddp.common import (
-    PATIENCE,
-    RTOL,
-    arrays_of,
-    calls_inside,
-    case_of,
-    expect_sent,
-    expected_buckets,
-    rows_of,
-    sent_by,
-    span_of,
-    spec_bytes,
-)
-from autograder.checks.ddp.models import Towers, output_of
-from ranks.ledger import Ledger, Message
+from autograder.checks.ddp.common import RTOL, SIZES, grads_of, in_words, rows_of
+from ranks.ledger import Ledger
+
+DDP = "05-ex5-ddp"
+
+
+@dataclass
+class Synced:
+    """What a rank has after a step."""
+
+    when: str = ""
+    changed: str = complaint()
+    gradients: list = fact("the gradient of parameter {}")
+    ended: str = complaint()
+    arguments: str = complaint()
+    hooked: str = complaint()
 
 
 class _Mark(torch.autograd.Function):
@@ -53,10 +53,10 @@ class _Stack(nn.Module):
     dead: the second layer passes nothing on, so that the first one's gradients are zeros.
     """
 
-    def __init__(self, seed: int, layers: int, dtypes: list[str], dead: bool):
+    def __init__(self, seed: int, dtypes: list[str], dead: bool = False):
         super().__init__()
         torch.manual_seed(seed)
-        self.layers = nn.ModuleList(nn.Linear(3, 3, dtype=getattr(torch, dtypes[k])) for k in range(layers))
+        self.layers = nn.ModuleList(nn.Linear(3, 3, dtype=getattr(torch, dtype)) for dtype in dtypes)
         self.register_buffer("shift", torch.randn(3))
         self.prefix = ""
         if dead:
@@ -71,81 +71,105 @@ class _Stack(nn.Module):
         return x
 
 
-_LAYERS = 5
+_FLOATS = ["float32"] * 5
 #: dtype of each layer and bucket_bytes: a layer has 48 bytes in float32, 96 in float64. Has it a dead layer?
 _STACKS: dict[str, tuple[list[str], int, bool]] = {
-    "a bucket a layer": (["float32"] * _LAYERS, 48, False),
-    "two layers a bucket": (["float32"] * _LAYERS, 100, False),
-    "a bucket a parameter": (["float64"] * _LAYERS, 1, False),
+    "a bucket a layer": (_FLOATS, 48, False),
+    "two layers a bucket": (_FLOATS, 100, False),
+    "a bucket a parameter": (["float64"] * 5, 1, False),
     "two dtypes": (["float32", "float32", "float64", "float64", "float32"], 2**20, False),
-    "gradients of zeros in the first layer": (["float32"] * _LAYERS, 48, True),
+    "gradients of zeros in the first layer": (_FLOATS, 48, True),
 }
 
 
-def _drive_stacks(rank: int, world_size: int, ddp_class: Any, seed: int) -> None:
-    """Inside a rank: two steps of each stack, with spans for the construction, each step and each layer."""
-    for name, (dtypes, bucket_bytes, dead) in _STACKS.items():
-        stack = _Stack(seed, _LAYERS, dtypes, dead)
-        with record_function(f"{name} made"):
-            ddp = ddp_class(stack, bucket_bytes=bucket_bytes)
-        for step in range(2):
-            stack.prefix = f"{name} step {step}"
-            ddp.zero_grad()
-            with record_function(stack.prefix):
-                ddp(rows_of(seed, rank, step)).square().sum().backward()
-                with record_function(f"{stack.prefix} finish"):
-                    ddp.finish_gradient_sync()
+def _two_steps(rank: int, world_size: int, ddp_class: Any, seed: int, name: str) -> Synced:
+    """Two steps of a stack, with spans for each step, its layers and its finish, whose names begin with the stack's."""
+    dtypes, bucket_bytes, dead = _STACKS[name]
+    stack = _Stack(seed, dtypes, dead)
+    ddp = ddp_class(stack, bucket_bytes=bucket_bytes)
+    for step in range(2):
+        stack.prefix = f"{name} step {step}"
+        ddp.zero_grad()
+        with record_function(stack.prefix):
+            ddp(rows_of(seed, rank, step)).square().sum().backward()
+            with record_function(f"{stack.prefix} finish"):
+                ddp.finish_gradient_sync()
+    return Synced()
 
 
-def _stack_specs(dtypes: list[str]) -> list[tuple]:
-    return [spec for dtype in dtypes for spec in (((3, 3), dtype, True), ((3,), dtype, True))]
+def _stack_case(ddp_class: Any, rng: np.random.Generator, n: int, name: str, wrong: Callable[..., str]) -> Case:
+    """Two steps of a stack. wrong: (the stack, the ledger of a rank, the span of a step) → what is wrong in it."""
+
+    def judge(rank: int, parts: list[Ledger]) -> str:
+        texts = (wrong(_STACKS[name], parts[0], f"{name} step {step}") for step in range(2))
+        text = next(filter(None, texts), "")
+        return f"on rank {rank}, {text}" if text else ""
+
+    return Case(name, n, _two_steps, (ddp_class, inputs.seed(rng), name), [Synced()] * n, judge=judge)
 
 
-@check("05-ex5-ddp", points=1.25)
+def _parameters(dtypes: list[str]) -> list[tuple[int, str, int]]:
+    """(layer, dtype, bytes) of each parameter of a stack."""
+    return [(layer, dtype, count * SIZES[dtype]) for layer, dtype in enumerate(dtypes) for count in (9, 3)]
+
+
+def _late(stack: tuple, ledger: Ledger, span: str) -> str:
+    """Which bucket started after backward had gone on to the layers after it."""
+    calls = [m for m in ledger.within(span) if m.call == "all_reduce"]
+    begins = {mark.name: mark.start for mark in ledger.spans}
+    late, left = [], _parameters(stack[0])
+    for number, message in enumerate(calls):
+        # Which parameters a bucket has, its bytes say. How large buckets should be is not asked.
+        layer = nbytes = 0
+        while left and nbytes < message.bytes:
+            layer, _, more = left.pop()
+            nbytes += more
+        if message.start > begins[f"{span} layer {layer - 1}" if layer else f"{span} finish"]:
+            late.append(number)
+    if late and calls[0].start > begins[f"{span} finish"]:
+        return "no bucket started during backward"
+    if late and calls[0].start > begins[f"{span} layer 0"]:
+        return "no bucket started before backward had reached the first layer"
+    if late:
+        return f"bucket {late[0]} started late: all its gradients were there before backward went on to other layers"
+    return "wait() was never called on an all-reduce" if any(m.end is None for m in calls) else ""
+
+
+@check(DDP, points=1.25)
 def buckets_are_sent_while_backward_runs(DistributedDataParallel, *, rng):
     """The all-reduce of a bucket starts before backward goes on to the layers after it."""
-    for world_size in (2, 3):
-        results = run_ranks(_drive_stacks, world_size, (DistributedDataParallel, inputs.seed(rng)))
-        for name, (dtypes, _, _) in _STACKS.items():
-            for step in range(2):
-                for rank in range(world_size):
-                    span = f"{name} step {step}"
-                    calls = [m for m in calls_inside(results.ledger, rank, span) if m.call == "all_reduce"]
-                    buckets = _buckets_of(calls, _stack_specs(dtypes))
-                    case = case_of(world_size, name, f"step {step + 1}")
-                    _expect_overlap(case, results.ledger, rank, span, calls, buckets)
+    for n in (2, 3):
+        for name in _STACKS:
+            yield _stack_case(DistributedDataParallel, rng, n, name, _late)
 
 
-def _buckets_of(calls: list[Message], specs: list[tuple]) -> list[list[int]]:
-    """The parameters in each all-reduce, by its bytes, from the last on. How large buckets should be is not asked."""
-    left, buckets = list(range(len(specs))), []
-    for message in calls:
-        bucket: list[int] = []
-        while left and sum(spec_bytes(specs[i]) for i in bucket) < message.bytes:
-            bucket.append(left.pop())
-        buckets.append(bucket or [0])
-    return buckets
+def _other_buckets(stack: tuple, ledger: Ledger, span: str) -> str:
+    """What a step sent, if that is not one all-reduce for each bucket; a single rank may send nothing."""
+    dtypes, bucket_bytes, _ = stack
+    buckets, dtype_now = [], ""
+    for _, dtype, nbytes in reversed(_parameters(dtypes)):
+        if dtype != dtype_now or buckets[-1] + nbytes > bucket_bytes:
+            buckets.append(0)
+        buckets[-1] += nbytes
+        dtype_now = dtype
+    expected = ", ".join(f"all_reduce of {nbytes} bytes" for nbytes in buckets)
+    sent = in_words(ledger.within(span))
+    if sent == expected or (ledger.world_size == 1 and sent == "nothing"):
+        return ""
+    return f"the step, from forward to finish, sent {sent}, expected {expected}"
 
 
-@check("05-ex5-ddp", points=0.25)
+@check(DDP, points=0.25)
 def a_step_sends_each_bucket_once(DistributedDataParallel, *, rng):
     """A step sends one all-reduce for each bucket of `bucket_bytes`, in their order, and nothing else."""
-    for world_size in (1, 2):
-        results = run_ranks(_drive_stacks, world_size, (DistributedDataParallel, inputs.seed(rng)))
-        for name, (dtypes, bucket_bytes, _) in _STACKS.items():
-            specs = _stack_specs(dtypes)
-            buckets = expected_buckets(specs, bucket_bytes)
-            expected = [("all_reduce", sum(spec_bytes(specs[i]) for i in bucket)) for bucket in buckets]
-            for step in range(2):
-                case = case_of(world_size, name, f"step {step + 1}")
-                span = f"{name} step {step}"
-                sent = [sent_by(calls_inside(results.ledger, rank, span)) for rank in range(world_size)]
-                expect_sent(case, sent, expected, "the step, from forward to finish,")
+    for n in (1, 2):
+        for name in _STACKS:
+            yield _stack_case(DistributedDataParallel, rng, n, name, _other_buckets)
 
 
-def _drive_late_peer(rank: int, world_size: int, ddp_class: Any, seed: int) -> bool:
-    """Inside a rank: rank 1 begins backward only when it hears that rank 0's has ended."""
-    ddp = ddp_class(_Stack(seed, _LAYERS, ["float32"] * _LAYERS, False), bucket_bytes=48)
+def _late_peer(rank: int, world_size: int, ddp_class: Any, seed: int) -> Synced:
+    """Rank 1 begins backward only when it hears that rank 0's has ended."""
+    ddp = ddp_class(_Stack(seed, _FLOATS), bucket_bytes=48)
     loss = ddp(rows_of(seed, rank)).square().sum()
     if rank == 1:
         dist.recv(torch.zeros(1), 0)
@@ -153,104 +177,91 @@ def _drive_late_peer(rank: int, world_size: int, ddp_class: Any, seed: int) -> b
     if rank == 0:
         dist.send(torch.zeros(1), 1)
     ddp.finish_gradient_sync()
-    return True
+    return Synced(ended="")
 
 
-@check("05-ex5-ddp", points=0.25)
+@check(DDP, points=0.25)
 def backward_waits_for_nobody(DistributedDataParallel, *, rng):
     """A rank's backward ends although another rank has not begun its own."""
     must = "backward must not wait for an all-reduce. Here rank 1 begins its backward only after rank 0's has ended."
-    try:
-        run_ranks(_drive_late_peer, 2, (DistributedDataParallel, inputs.seed(rng)), PATIENCE)
-    except CheckFailed as error:
-        if error.kind != HANG:
-            raise
-        raise CheckFailed(f"{must} {error.message}", "2 ranks, rank 1 is late", error.got, (), HANG) from error
+    args = (DistributedDataParallel, inputs.seed(rng))
+    yield Case("rank 1 is late", 2, _late_peer, args, [Synced(ended="")] * 2, must=must)
 
 
-def _expect_overlap(
-    case: str, ledger: Ledger, rank: int, span: str, calls: list[Message], buckets: list[list[int]]
-) -> None:
-    """A bucket starts before backward goes on to the next layer."""
-    late = []
-    for number, (bucket, message) in enumerate(zip(buckets, calls, strict=True)):
-        layer = min(bucket) // 2  # the last of its layers to get gradients
-        after = f"{span} layer {layer - 1}" if layer else f"{span} finish"
-        if message.start > span_of(ledger, rank, after).start:
-            late.append(number)
-    if late:
-        text = f"bucket {late[0]} started late: all its gradients were there before backward went on to other layers"
-        if calls[0].start > span_of(ledger, rank, f"{span} finish").start:
-            text = "no bucket started during backward"
-        elif calls[0].start > span_of(ledger, rank, f"{span} layer 0").start:
-            text = "no bucket started before backward had reached the first layer"
-        fail(f"on rank {rank}, {text}", case, [text, late])
-    if any(message.end is None for message in calls):
-        fail(f"on rank {rank}, wait() was never called on an all-reduce", case, "never waited")
+class _Towers(nn.Module):
+    """Two towers of the same size, which are told beforehand which to use, and which first, or are told so in forward.
 
+    It returns a tuple: the output and the left tower's.
+    """
 
-@dataclass
-class Synced:
-    """What a rank has after a step."""
+    def __init__(self, seed: int):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.left, self.right = nn.Linear(3, 3).double(), nn.Linear(3, 3).double()
 
-    when: str
-    changed: str = complaint()
-    gradients: list = fact("the gradient of parameter {}")
-    arguments: str = complaint()
-    hooked: str = complaint()
-
-
-class _Planned(Towers):
-    """Towers that are told beforehand which to use, and which first."""
-
-    def plan(self, rank: int, step: int) -> _Planned:
+    def plan(self, rank: int, step: int) -> _Towers:
         """Rank 0 uses one tower only in the second step; even ranks use the left one first."""
         self.how = (rank % 2 == 0, "left" if step and rank == 0 else "both")
         return self
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, 3) → (B, 3) twice."""
-        return super().forward(x, *self.how)
+    def forward(self, x: torch.Tensor, left_first: bool | None = None, use: str = "both") -> tuple:
+        """(B, 3) → (B, 3) twice. use: the towers, "both" or "left"."""
+        left_first, use = self.how if left_first is None else (left_first, use)
+        if use == "left":
+            left = torch.tanh(self.left(x))
+            return left, left
+        if left_first:
+            left, right = torch.tanh(self.left(x)), self.right(x).square()
+        else:
+            right, left = self.right(x).square(), torch.tanh(self.left(x))
+        return left - right, left
 
 
-def _drive_towers(rank: int, world_size: int, ddp_class: Any, seed: int, clear: bool) -> list[Synced]:
-    """Inside a rank: a first step, in which all is used, and a second, in which rank 0 uses one tower only.
+def _output(pair: Any) -> torch.Tensor:
+    """The output in what a wrapper of towers returned. Anything but a tuple of two is a TypeError."""
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        kind = type(pair).__name__
+        raise TypeError(f"forward should return what the module returns, a tuple of two, it gave a {kind}")
+    return pair[0]
+
+
+def _towers(rank: int, world_size: int, ddp_class: Any, seed: int, clear: bool) -> list[Synced]:
+    """A first step, in which all is used, and a second, in which rank 0 uses one tower only.
 
     clear: whether gradients are set to None before the second.
     """
-    towers, observed = _Planned(seed), []
+    towers, observed = _Towers(seed), []
     ddp = ddp_class(towers, bucket_bytes=100)
     for step in range(2):
         if step and clear:
             ddp.zero_grad()
-        before = arrays_of(p.grad for p in towers.parameters())
+        before = grads_of(towers.parameters())
         towers.plan(rank, step)
-        out = output_of(ddp(rows_of(seed, rank, step)))
-        same = all(map(np.array_equal, arrays_of(p.grad for p in towers.parameters()), before))
+        out = _output(ddp(rows_of(seed, rank, step)))
+        same = all(map(torch.equal, grads_of(towers.parameters()), before))
         out.sum().backward()
         ddp.finish_gradient_sync()
         changed = "" if same else "forward changed the gradients that were there before"
-        grads = [torch.zeros(0) if p.grad is None else p.grad.detach().clone() for p in towers.parameters()]
-        observed.append(Synced(f"after step {step + 1}", changed, grads))
+        observed.append(Synced(f"after step {step + 1}", changed, grads_of(towers.parameters())))
     return observed
 
 
 def _tower_case(ddp_class: Any, world_size: int, seed: int, clear: bool, second: bool) -> Case:
     """Two steps, of which the first is judged, or the second."""
-    model, expect = _Planned(seed), []
+    model, expect = _Towers(seed), []
     for step in range(2):
         if step and clear:
             model.zero_grad()
         for rank in range(world_size):
-            out = output_of(model.plan(rank, step)(rows_of(seed, rank, step)))
+            out, _ = model.plan(rank, step)(rows_of(seed, rank, step))
             (out.sum() / world_size).backward()
         means = [close(p.grad.clone().numpy(), rtol=RTOL, atol=1e-12) for p in model.parameters()]
-        expect.append(Synced("", "", means) if step == second else Synced(""))
+        expect.append(Synced("", "", means) if step == second else Synced())
     name = f"rank 0 skips a tower, {'after' if clear else 'without'} zero_grad" if second else "orders differ"
-    return Case(name, world_size, _drive_towers, (ddp_class, seed, clear), [expect] * world_size)
+    return Case(name, world_size, _towers, (ddp_class, seed, clear), [expect] * world_size)
 
 
-@check("05-ex5-ddp", points=0.5)
+@check(DDP, points=0.5)
 def what_was_in_grad_is_averaged(DistributedDataParallel, *, rng):
     """Each rank has the mean of what .grad was on the ranks, where None counts as zeros, in whatever order it came."""
     yield _tower_case(DistributedDataParallel, 2, inputs.seed(rng), clear=True, second=False)
@@ -258,26 +269,26 @@ def what_was_in_grad_is_averaged(DistributedDataParallel, *, rng):
         yield _tower_case(DistributedDataParallel, world_size, inputs.seed(rng), clear, second=True)
 
 
-def _drive_arguments(rank: int, world_size: int, ddp_class: Any, seed: int) -> Synced:
-    """Inside a rank: a forward with keyword arguments, against the module's own."""
-    towers, x = Towers(seed), rows_of(seed, rank)
+def _arguments(rank: int, world_size: int, ddp_class: Any, seed: int) -> Synced:
+    """A forward with keyword arguments, against the module's own."""
+    towers, x = _Towers(seed), rows_of(seed, rank)
     ddp = ddp_class(towers)
     for left_first in (False, True):
         got, right = ddp(x, use="both", left_first=left_first), towers(x, left_first)
         if not isinstance(got, tuple) or len(got) != 2 or not all(map(torch.equal, got, right)):
-            return Synced("", arguments="forward gives something else than the module, called with keyword arguments")
-    return Synced("", arguments="")
+            return Synced(arguments="forward gives something else than the module, called with keyword arguments")
+    return Synced(arguments="")
 
 
-@check("05-ex5-ddp", points=0.25)
+@check(DDP, points=0.25)
 def forward_is_the_modules(DistributedDataParallel, *, rng):
     """forward hands on all its arguments, named ones too, and returns what the module returns."""
-    case = (DistributedDataParallel, inputs.seed(rng))
-    yield Case("a module that returns a tuple", 1, _drive_arguments, case, [Synced("", arguments="")])
+    args = (DistributedDataParallel, inputs.seed(rng))
+    yield Case("a module that returns a tuple", 1, _arguments, args, [Synced(arguments="")])
 
 
-def _drive_hooks(rank: int, world_size: int, ddp_class: Any, seed: int) -> Synced:
-    """Inside a rank: a subclass that looks at what on_gradient is called with."""
+def _hooks(rank: int, world_size: int, ddp_class: Any, seed: int) -> Synced:
+    """A subclass looks at what on_gradient is called with."""
     seen: list[int] = []
 
     class Watched(ddp_class):
@@ -285,18 +296,16 @@ def _drive_hooks(rank: int, world_size: int, ddp_class: Any, seed: int) -> Synce
             seen.append(id(param))
             super().on_gradient(param)
 
-    towers = _Planned(seed).plan(rank, 0)
+    towers = _Towers(seed).plan(rank, 0)
     ddp = Watched(towers)
     ddp(rows_of(seed, rank))[0].sum().backward()
     ddp.finish_gradient_sync()
     times = [seen.count(id(p)) for p in towers.parameters()]
-    said = (
-        f"an on_gradient that a subclass overrides is called {times} times for the parameters, expected once for each"
-    )
-    return Synced("", hooked="" if times == [1] * len(times) else said)
+    text = f"an on_gradient that a subclass overrides is called {times} times for the parameters, expected once each"
+    return Synced(hooked="" if times == [1] * len(times) else text)
 
 
-@check("05-ex5-ddp", points=0.25)
+@check(DDP, points=0.25)
 def hooks_call_on_gradient(DistributedDataParallel, *, rng):
     """The hooks call self.on_gradient, so that a subclass can override it."""
-    yield Case("a subclass", 2, _drive_hooks, (DistributedDataParallel, inputs.seed(rng)), [Synced("", hooked="")] * 2)
+    yield Case("a subclass", 2, _hooks, (DistributedDataParallel, inputs.seed(rng)), [Synced(hooked="")] * 2)
