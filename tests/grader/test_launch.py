@@ -37,7 +37,7 @@ def recorded(rank, world_size):
 def played(kind, seed=0):
     """(dumps, what is to be found) of a job with this fault."""
     rng = np.random.default_rng(seed)
-    return diagnosis._job(rng, kind, n=4).play(rng)
+    return diagnosis._played(rng, kind, 4)
 
 
 def test_a_played_dump_has_the_fields_of_a_real_one():

@@ -8,18 +8,20 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
-from autograder.checking.cases import Call
+from autograder.checking.cases import Call, Case, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.expect import expect_close, fail
+from autograder.checking.expect import caught
 from autograder.checking.instruments.pickles import Bomb
-from autograder.checking.stage import run_ranks
 
+SAVE = "06-ex4-save-load"
 #: Neither float32 nor few digits hold these.
 LOSSES = [0.5, 0.1, 1 / 3]
 PLAIN = "SGD with momentum"
@@ -67,60 +69,77 @@ def _weights(model: torch.nn.Module) -> np.ndarray:
     return torch.cat([value.reshape(-1) for value in model.state_dict().values()]).numpy().copy()
 
 
-def _save_twice(rank: int, world_size: int, save: Callable, folder: str, kind: str, seed: int) -> dict:
-    """Three steps, a save after the first and after the third, two more: the weights at the save and at the end."""
-    path, (model, optimizer) = os.path.join(folder, "checkpoint"), _new(kind, seed)
+def _three_steps(kind: str, seed: int, save: Callable = lambda *_: None) -> tuple:
+    """Model and optimizer after three steps, with a save after the first and after the third."""
+    model, optimizer = _new(kind, seed)
     for times, losses in ((1, LOSSES[:1]), (2, LOSSES)):  # the second save replaces the first
         _steps(model, optimizer, times)
         if kind == CHANGED:
             optimizer.param_groups[0]["lr"] /= 4
-        before = _weights(model)
-        save(path, model, optimizer, list(losses))
-    saved, trains = _weights(model), all(part.training for part in model.modules())
-    same = bool(np.array_equal(before, saved)) and trains
+        save(model, optimizer, list(losses))
+    return model, optimizer
+
+
+@dataclass
+class Resumed:
+    """What became of a run that rank 0 saves and rank 1 goes on with."""
+
+    missing: str = complaint()
+    changed: str = complaint()
+    loaded: Any = fact("the model's state after load")
+    resumed: Any = fact("the model's state two steps later", "after load it is right: this is the optimizer's state")
+
+
+def _resume(rank: int, world_size: int, save: Callable, load: Callable, kind: str, seed: int) -> Resumed:
+    """Rank 0 saves. Rank 1, another process, which has the file alone, loads it into a fresh model of another seed."""
+    with tempfile.TemporaryDirectory(prefix="saving-") as own:
+        folders = [own]
+        dist.broadcast_object_list(folders)
+        path = os.path.join(folders[0], "checkpoint")
+        missing = changed = ""
+        if rank == 0:
+            model, _ = _three_steps(kind, seed, lambda *state: save(path, *state))
+            missing = "" if os.path.exists(path) else "there is no file at path after save"
+            same = np.array_equal(_weights(model), _weights(_three_steps(kind, seed)[0]))
+            if not same or not all(part.training for part in model.modules()):
+                changed = "save has changed the model, its weights or its train() mode"
+        dist.barrier()
+        loaded = resumed = np.zeros(0)
+        if rank == 1 and os.path.exists(path):
+            model, optimizer = _new(kind, seed + 1)
+            load(path, model, optimizer)
+            if not all(part.training for part in model.modules()):
+                changed = "load has put the model into eval() mode: dropout and BatchNorm would go on in it"
+            loaded = _weights(model)
+            _steps(model, optimizer, 2)
+            resumed = _weights(model)
+        dist.barrier()
+        return Resumed(missing, changed, loaded, resumed)
+
+
+def _goes_on(save: Callable, load: Callable, kind: str, seed: int) -> Case:
+    """A fresh model that loads takes the steps of the one that never stopped."""
+    model, optimizer = _three_steps(kind, seed)
+    loaded = close(_weights(model), rtol=1e-12)
     _steps(model, optimizer, 2)
-    return {"there": os.path.exists(path), "unchanged": same, "saved": saved, "whole": _weights(model)}
+    right = Resumed("", loaded=loaded, resumed=close(_weights(model), rtol=1e-12))
+    expect = [Resumed(""), right]
+    if kind != PLAIN:
+        expect[0].changed = expect[1].changed = ""
+    return Case(f"{kind}, another process loads", 2, _resume, (save, load, kind, seed), expect, parts=0)
 
 
-def _resume(rank: int, world_size: int, load: Callable, folder: str, kind: str, seed: int) -> dict:
-    """A fresh model of another seed loads and takes two steps: what load returned, the weights after it, and then."""
-    model, optimizer = _new(kind, seed + 1)
-    got = load(os.path.join(folder, "checkpoint"), model, optimizer)
-    loaded, trains = _weights(model), all(part.training for part in model.modules())
-    _steps(model, optimizer, 2)
-    return {"losses": got, "loaded": loaded, "trains": trains, "resumed": _weights(model)}
-
-
-def _goes_on(save: Callable, load: Callable, kind: str, seed: int) -> None:
-    """Fail unless a fresh model that loads takes the steps of the one that never stopped."""
-    # In two processes: what is not in the file is gone.
-    with tempfile.TemporaryDirectory(prefix="saving-") as folder:
-        seen = run_ranks(_save_twice, 1, (save, folder, kind, seed))[0]
-        if not seen["there"]:
-            fail("there is no file at path after save", kind, "no file")
-        seen |= run_ranks(_resume, 1, (load, folder, kind, seed))[0]
-    if kind != PLAIN and not seen["unchanged"]:
-        fail("save has changed the model, its weights or its train() mode", kind, "changed by save")
-    if kind != PLAIN and not seen["trains"]:
-        fail("load has put the model into eval() mode: dropout and BatchNorm would go on in it", kind, "eval")
-    evidence = [seen["loaded"], seen["resumed"]]
-    same = np.allclose(seen["loaded"], seen["saved"], rtol=1e-12)
-    later = "a weight two steps later" + " (those after load are right: it is the optimizer's state)" * same
-    for got, expected, what in (("loaded", "saved", "the model's state after load"), ("resumed", "whole", later)):
-        expect_close(kind, seen[got], seen[expected], what=what, rtol=1e-12, evidence=evidence)
-
-
-@check("06-ex4-save-load", points=0.75)
-def resumed_run_goes_on(save: Callable, load: Callable, *, rng: np.random.Generator) -> None:
+@check(SAVE, points=0.75)
+def resumed_run_goes_on(save: Callable, load: Callable, *, rng: np.random.Generator) -> Iterator[Case]:
     """In another process, a fresh model that loads takes the steps of the one that never stopped."""
-    _goes_on(save, load, PLAIN, int(rng.integers(2**20)))
+    yield _goes_on(save, load, PLAIN, int(rng.integers(2**20)))
 
 
-@check("06-ex4-save-load", points=0.25)
-def all_of_the_state_is_kept(save: Callable, load: Callable, *, rng: np.random.Generator) -> None:
+@check(SAVE, points=0.25)
+def all_of_the_state_is_kept(save: Callable, load: Callable, *, rng: np.random.Generator) -> Iterator[Case]:
     """The same with buffers and frozen parameters, with Adam, and when the learning rate has changed on the way."""
     for kind in ("SGD, and the model has buffers", "Adam", CHANGED):
-        _goes_on(save, load, kind, int(rng.integers(2**20)))
+        yield _goes_on(save, load, kind, int(rng.integers(2**20)))
 
 
 def _losses(save: Callable, load: Callable, losses: list[float], seed: int) -> list[Any]:
@@ -135,7 +154,7 @@ def _losses(save: Callable, load: Callable, losses: list[float], seed: int) -> l
         return [first, load(path, model, optimizer)]
 
 
-@check("06-ex4-save-load", points=0.25)
+@check(SAVE, points=0.25)
 def load_returns_the_losses(save: Callable, load: Callable, *, rng: np.random.Generator) -> Iterator[Call]:
     """load returns the list of losses; without a file, an empty list."""
     losses, seed = [*LOSSES, float(rng.uniform(0, 1))], int(rng.integers(2**20))
@@ -164,7 +183,16 @@ class _Watch:
                     self.events.append(("os.remove", "checkpoint", "here"))
 
 
-def _watched(rank: int, world_size: int, save: Callable, load: Callable, seed: int) -> dict:
+@dataclass
+class Saved:
+    """What is wrong with saves, and what is in their folder."""
+
+    wrong: list = complaint()
+    left: Any = fact("the list of files in the folder after a second save", "no other file may remain", len)
+    later: list = complaint()
+
+
+def _watched(rank: int, world_size: int, save: Callable, load: Callable, seed: int) -> Saved:
     """Two saves, the second next to a link to the first file; then one that is cut off in torch.save, and one more."""
     with tempfile.TemporaryDirectory(prefix="saving-") as root:
         folder = os.path.join(root, "run")
@@ -176,36 +204,40 @@ def _watched(rank: int, world_size: int, save: Callable, load: Callable, seed: i
         before = _content(kept)
         _steps(model, optimizer, 1)
         save(path, model, optimizer, [1.0, 0.5])
-        seen: dict = {"left": sorted(os.listdir(folder))}
-        seen["complete"] = not watch.renamed or watch.renamed[-1] == _content(path)
-        seen["events"] = list(watch.events)
-        seen["whole"] = before == _content(kept) and not os.path.samefile(kept, path)
-        second, weights = _content(path), _weights(model)
+        wrong, left = [], sorted(os.listdir(folder))
+        renames = [event for event in watch.events if event[:2] == ("os.rename", "checkpoint")]
+        if any(event[:2] == ("os.remove", "checkpoint") for event in watch.events):
+            wrong.append("the old checkpoint is removed before the new one has its name: for a moment there is none")
+        if before != _content(kept) or os.path.samefile(kept, path):
+            wrong.append("the file at path is written over while it is the only one")
+        if len(renames) < 2:
+            wrong.append(f"two saves make only {len(renames)} renames to the checkpoint's name")
+        if ("os.rename", "checkpoint", "elsewhere", "here") in renames:
+            wrong.append(
+                "the new checkpoint comes from another folder: if that is on another file system, os.replace raises "
+                "'Invalid cross-device link', and shutil.move copies byte by byte"
+            )
+        if watch.renamed and watch.renamed[-1] != _content(path):
+            wrong.append("the file gets the checkpoint's name before its last bytes are written, from a buffer")
+        second, weights, later = _content(path), _weights(model), []
         _steps(model, optimizer, 1)
         with _cut_off(), contextlib.suppress(KeyboardInterrupt):
             save(path, model, optimizer, [1.0, 0.5, 0.25])
-        seen["survives"] = os.path.exists(path) and _content(path) == second
-        seen["resumes"] = _restores(load, path, weights, seed)
-        try:
-            save(path, model, optimizer, [1.0, 0.5, 0.25])
-            seen["after"] = _restores(load, path, _weights(model), seed)
-        except NotImplementedError:
-            raise
-        except Exception as error:
-            seen["after"] = f"raises {type(error).__name__}"
-        return seen
+        if not os.path.exists(path) or _content(path) != second:
+            later.append("after a save that was cut off, the last complete checkpoint is gone")
+        if text := _restores(load, path, weights, seed):
+            later.append(f"after a save that was cut off, load of the last complete checkpoint {text}")
+        error, _ = caught(save, path, model, optimizer, [1.0, 0.5, 0.25])
+        if text := f"raises {error}" if error else _restores(load, path, _weights(model), seed):
+            later.append(f"after a save that was cut off, the next save and load: {text}")
+        return Saved(wrong, left, later)
 
 
 def _restores(load: Callable, path: str, weights: np.ndarray, seed: int) -> str:
     """Does load put these weights into a fresh model? What it does instead, or ""."""
     model, optimizer = _new(PLAIN, seed + 1)
-    try:
-        load(path, model, optimizer)
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        return f"raises {type(error).__name__}"
-    return "" if np.array_equal(_weights(model), weights) else "gives other weights"
+    error, _ = caught(load, path, model, optimizer)
+    return f"raises {error}" if error else "" if np.array_equal(_weights(model), weights) else "gives other weights"
 
 
 @contextlib.contextmanager
@@ -233,65 +265,32 @@ def _content(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
-@check("06-ex4-save-load", points=0.5)
-def file_is_complete_at_every_moment(save: Callable, load: Callable, *, rng: np.random.Generator) -> None:
+@check(SAVE, points=0.5)
+def file_is_complete_at_every_moment(save: Callable, load: Callable, *, rng: np.random.Generator) -> Iterator[Case]:
     """The file gets its name by a rename in its folder, when it is complete; nothing else remains or does harm."""
-    case = "a second save over a first one"
-    seen = run_ranks(_watched, 1, (save, load, int(rng.integers(2**20))))[0]
-    if [event for event in seen["events"] if event[:2] == ("os.remove", "checkpoint")]:
-        text = "the old checkpoint is removed before the new one has its name: for a moment there is none"
-        fail(text, case, "removed")
-    if not seen["whole"]:
-        fail("the file at path is written over while it is the only one", case, "in place")
-    renames = [event for event in seen["events"] if event[:2] == ("os.rename", "checkpoint")]
-    if surplus := [name for name in seen["left"] if name != "checkpoint"]:
-        fail(f"other files remain in the folder: {surplus}", case, "left behind")
-    if len(renames) < 2:
-        fail(f"two saves, but only {len(renames)} renames to the checkpoint's name", case, ("renames", len(renames)))
-    if ("os.rename", "checkpoint", "elsewhere", "here") in renames:
-        text = (
-            "the new checkpoint comes from another folder: if that is on another file system, os.replace raises "
-            "'Invalid cross-device link', and shutil.move copies byte by byte"
-        )
-        fail(text, case, "another folder")
-    if not seen["complete"]:
-        text = "the file gets the checkpoint's name before all of it is written: its last bytes are still in a buffer"
-        fail(text, case, "not yet complete")
-    case = "after a save that was cut off"
-    if not seen["survives"]:
-        fail("the last complete checkpoint is gone", case, "gone")
-    if seen["resumes"]:
-        fail(f"load of the last complete checkpoint {seen['resumes']}", case, seen["resumes"])
-    if seen["after"]:
-        fail(f"the next save and load: {seen['after']}", case, ["after", seen["after"]])
+    args, right = (save, load, int(rng.integers(2**20))), Saved([], ["checkpoint"], [])
+    yield Case("a second save over a first one, and one that is cut off", 1, _watched, args, [right], parts=0)
 
 
-def _plant(rank: int, world_size: int, save: Callable, load: Callable) -> str:
-    """Put a program into a checkpoint and load it: "" if it did not run."""
+def _plant(rank: int, world_size: int, save: Callable, load: Callable) -> Saved:
+    """Put a program into a checkpoint and load it."""
     with tempfile.TemporaryDirectory(prefix="saving-") as folder:
         path, marker = os.path.join(folder, "checkpoint"), os.path.join(folder, "marker")
         model, optimizer = _new(PLAIN, 0)
         save(path, model, optimizer, [1.0])
         if _restores(load, path, _weights(model), 0):
-            return "not what was saved"
+            return Saved(["without a hidden program, load does not give back what was saved"])
         try:
             saved = torch.load(path, weights_only=True)
         except Exception:
-            return "cannot be loaded"
+            return Saved(["the file cannot be loaded with weights_only=True"])
         torch.save({**saved, "bomb": Bomb(marker)} if isinstance(saved, dict) else [*saved, Bomb(marker)], path)
         with contextlib.suppress(Exception):
             load(path, model, optimizer)
-        return "ran" if os.path.exists(marker) else ""
+        return Saved(["a program hidden in the checkpoint ran when load opened it"] * os.path.exists(marker))
 
 
-@check("06-ex4-save-load", points=0.25, fixed="one program stands for all: none may run")
-def programs_in_a_file_do_not_run(save: Callable, load: Callable) -> None:
+@check(SAVE, points=0.25, fixed="one program stands for all: none may run")
+def programs_in_a_file_do_not_run(save: Callable, load: Callable) -> Iterator[Case]:
     """A program that somebody has put into the checkpoint does not run when it is loaded."""
-    bomb = run_ranks(_plant, 1, (save, load))[0]
-    if bomb:
-        text = {
-            "ran": "a program hidden in the checkpoint ran when load opened it",
-            "cannot be loaded": "the file cannot be loaded with weights_only=True",
-            "not what was saved": "without a hidden program, load does not give back what was saved",
-        }
-        fail(text[bomb], "a hidden program", bomb)
+    yield Case("a hidden program", 1, _plant, (save, load), [Saved([])], parts=0)
