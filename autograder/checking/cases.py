@@ -122,8 +122,9 @@ class Case:
     wait for; such a case has a launch of its own. parts: into how many parts the driver's own barriers cut the case; 0
     if the answer may make some, too: such a case has a launch of its own, and its messages are not judged. judge:
     (rank, its messages in each part, with all of the rank's spans) → a sentence on what is wrong with them, or "",
-    where `sends` cannot say it (it is not given the case: define it where the case is made). sees: (the facts of all
-    ranks) → those that are compared, where what is right on one rank depends on what the others have.
+    where `sends` cannot say it (it is not given the case: define it where the case is made); or the sentence and the
+    evidence, where the bytes of all messages do not tell mistakes apart. sees: (the facts of all ranks) → those that
+    are compared, where what is right on one rank depends on what the others have.
     """
 
     name: str
@@ -136,7 +137,7 @@ class Case:
     because: str = ""
     must: str = ""
     parts: int = 1
-    judge: Callable[[int, list[Ledger]], str] | None = None
+    judge: Callable[[int, list[Ledger]], str | tuple[str, Any]] | None = None
     sees: Callable[[list[Any]], list[Any]] | None = None
     shows: str = ""
 
@@ -455,9 +456,10 @@ def _judge_all_messages(case: Case, messages: list[list[Ledger]]) -> None:
         sent = [message for part in parts for message in part]
         if case.sends is not None:
             _judge_messages(case, rank, sent)
-        if case.judge and (text := case.judge(rank, parts)):
+        if case.judge and (said := case.judge(rank, parts)):
             of_all = [[[[m.call, m.bytes] for m in part] for part in of_rank] for of_rank in messages]
-            fail(f"{text}; {case.because}" if case.because else text, case.name, ["sent", rank, of_all])
+            text, seen = said if isinstance(said, tuple) else (said, of_all)
+            fail(f"{text}; {case.because}" if case.because else text, case.name, ["sent", rank, seen])
 
 
 def _judge_messages(case: Case, rank: int, sent: list[Message]) -> None:

@@ -226,6 +226,8 @@ def test_what_a_driver_marks_can_be_judged():
         return " ".join(f"rank {rank} sent {m.bytes} bytes" for m in parts[0].within("marked") if rank)
 
     assert told(case(answer, Seen(number=1), judge=judge)).startswith("rank 1 sent 8 bytes (case")
+    with_evidence = case(answer, Seen(number=1), judge=lambda rank, parts: ("it is late", "marked"))
+    assert play(with_evidence).got == ["sent", 0, "marked"]
 
 
 # ---- how it is run ----

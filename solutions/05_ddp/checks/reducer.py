@@ -21,17 +21,6 @@ from autograder.checks.ddp.common import SIZES, grads_of, in_words
 from ranks.ledger import Ledger
 
 
-def _gradients(seed: int, rank: int, shapes: list[tuple], dtype: str) -> list[np.ndarray]:
-    """Whole numbers below 2**20: sums of four are exact in float32."""
-    rng = np.random.default_rng([seed, rank])
-    return [np.asarray(rng.integers(-(2**20), 2**20, shape), dtype) for shape in shapes]
-
-
-# ---- 3 · start_bucket and finish_bucket ----
-
-START = "05-ex3-start-finish"
-
-
 @dataclass
 class _Bucket:
     """A bucket that is drawn: its shapes and dtype, and for each rank the parameters that have no gradient."""
@@ -41,29 +30,38 @@ class _Bucket:
     dtype: str
     absent: list[tuple[int, ...]]
 
+    def gradients(self, rank: int) -> list[np.ndarray | None]:
+        """Whole numbers below 2**20: sums of four are exact in float32."""
+        rng = np.random.default_rng([self.seed, rank])
+        arrays = [np.asarray(rng.integers(-(2**20), 2**20, shape), self.dtype) for shape in self.shapes]
+        return [None if number in self.absent[rank] else array for number, array in enumerate(arrays)]
+
     def parameters(self, rank: int) -> list[nn.Parameter]:
         """Fresh ones, with this rank's gradients."""
-        params = []
-        for number, array in enumerate(_gradients(self.seed, rank, self.shapes, self.dtype)):
-            params.append(nn.Parameter(torch.ones(array.shape, dtype=getattr(torch, self.dtype))))
-            if number not in self.absent[rank]:
-                params[-1].grad = torch.from_numpy(array.copy())
+        params = [nn.Parameter(torch.ones(shape, dtype=getattr(torch, self.dtype))) for shape in self.shapes]
+        for p, array in zip(params, self.gradients(rank), strict=True):
+            p.grad = None if array is None else torch.from_numpy(array)
         return params
 
     @property
-    def nbytes(self) -> int:
-        """Of all its gradients."""
-        return sum(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes) * SIZES[self.dtype]
+    def numel(self) -> int:
+        """How many numbers it has."""
+        return sum(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
 
     @property
     def means(self) -> list[np.ndarray]:
         """The mean over the ranks; absent gradients count as zeros."""
-        total = [np.zeros(shape, np.float64) for shape in self.shapes]
-        for rank, absent in enumerate(self.absent):
-            for number, array in enumerate(_gradients(self.seed, rank, self.shapes, self.dtype)):
-                if number not in absent:
-                    total[number] = total[number] + array
-        return [array / len(self.absent) for array in total]
+        n = len(self.absent)
+        of_ranks = zip(*map(self.gradients, range(n)), strict=True)
+        return [
+            sum((g.astype(np.float64) for g in each if g is not None), np.zeros(shape)) / n
+            for shape, each in zip(self.shapes, of_ranks, strict=True)
+        ]
+
+
+# ---- 3 · start_bucket and finish_bucket ----
+
+START = "05-ex3-start-finish"
 
 
 @dataclass
@@ -121,10 +119,12 @@ def _averages(start_bucket: Any, finish_bucket: Any, buckets: list[_Bucket], nam
             "shares": shares,
             "means": {"means": [close(mean, rtol=tolerance) for mean in bucket.means]},
             "missing": {"missing": "", "kinds": [kind] * len(bucket.means), **shares},
-            "sent": {"flat": f"{kind} of shape ({bucket.nbytes // SIZES[bucket.dtype]},)", **shares},
+            "sent": {"flat": f"{kind} of shape ({bucket.numel},)", **shares},
         }[what]
         expect.append(Averaged(**facts))
-    sends = [("all_reduce", bucket.nbytes, "the bucket's gradients") for bucket in buckets] if what == "sent" else None
+    sends = None
+    if what == "sent":
+        sends = [("all_reduce", bucket.numel * SIZES[bucket.dtype], "the bucket's gradients") for bucket in buckets]
     judge = _never_waited if what == "shares" else None
     return Case(name, n, _average, (start_bucket, finish_bucket, buckets), [expect] * n, sends, judge=judge)
 
@@ -241,8 +241,8 @@ def _marks_that_start(marks: list[tuple[int, int]]) -> list[list[int]]:
     return starts
 
 
-def _step_gradients(seed: int, rank: int, turn: int) -> list[list[np.ndarray]]:
-    return [_gradients(seed + 10 * turn + b, rank, shapes, "float64") for b, shapes in enumerate(_STEP_SHAPES)]
+def _step_buckets(seed: int, n: int, turn: int) -> list[_Bucket]:
+    return [_Bucket(seed + 10 * turn + b, shapes, "float64", [()] * n) for b, shapes in enumerate(_STEP_SHAPES)]
 
 
 @dataclass
@@ -254,14 +254,14 @@ class Stepped:
 
 def _steps(rank: int, world_size: int, reducer_class: Any, seed: int, name: str, steps: tuple[int, ...]) -> Stepped:
     """Steps of one reducer, in which gradients arrive as in `_MARKS`. The spans' names begin with the case's."""
-    buckets = [[nn.Parameter(torch.zeros(s, dtype=torch.float64)) for s in shapes] for shapes in _STEP_SHAPES]
+    buckets = [bucket.parameters(rank) for bucket in _step_buckets(seed, world_size, 0)]
     with record_function(f"{name} construction"):
         reducer = reducer_class(buckets)
         reducer_class([[nn.Parameter(torch.zeros(1))]])  # the reducer of another model: each has marks of its own
     for turn, step in enumerate(steps):
-        for bucket, arrays in zip(buckets, _step_gradients(seed, rank, turn), strict=True):
-            for p, array in zip(bucket, arrays, strict=True):
-                p.grad = torch.from_numpy(array.copy())
+        for bucket, drawn in zip(buckets, _step_buckets(seed, world_size, turn), strict=True):
+            for p, array in zip(bucket, drawn.gradients(rank), strict=True):
+                p.grad = torch.from_numpy(array)
         for number, (b, k) in enumerate(_MARKS[step][rank % 2]):
             with record_function(f"{name} turn {turn} mark {number}"):
                 reducer.mark_ready(buckets[b][k])
@@ -301,24 +301,21 @@ def _step_case(
 ) -> Case:
     """Steps whose messages follow these rules, and which leave the means, if those count."""
     name, seed = _ORDERS[steps[-1]], inputs.seed(rng)
-    each = [_step_gradients(seed, rank, len(steps) - 1) for rank in range(n)]
-    right = [
-        close(np.mean(one, axis=0), rtol=1e-12)
-        for bucket in zip(*each, strict=True)
-        for one in zip(*bucket, strict=True)
-    ]
+    buckets = _step_buckets(seed, n, len(steps) - 1)
+    right = [close(mean, rtol=1e-12) for bucket in buckets for mean in bucket.means]
 
-    def judge(rank: int, parts: list[Ledger]) -> str:
+    def judge(rank: int, parts: list[Ledger]) -> Any:
         sent = _Sent(rank, parts[0], name, steps)
         text = next(filter(None, (rule(sent) for rule in rules)), "") if n > 1 else ""  # one rank may send nothing
-        return f"on rank {rank}, {text}" if text else ""
+        marks, finishing = sent.calls()
+        return text and (f"on rank {rank}, {text}", [text, *map(in_words, marks), in_words(finishing)])
 
     expect = [Stepped(right) if means else Stepped()] * n
     return Case(name, n, _steps, (reducer_class, seed, name, steps), expect, judge=judge)
 
 
 #: The bytes of the all-reduces of a step, in the order of buckets.
-_BYTES = [8 * sum(int(np.prod(s, dtype=np.int64)) for s in shapes) for shapes in _STEP_SHAPES]
+_BYTES = [8 * bucket.numel for bucket in _step_buckets(0, 1, 0)]
 
 
 def _all(nbytes: list[int]) -> str:

@@ -100,10 +100,10 @@ def _two_steps(rank: int, world_size: int, ddp_class: Any, seed: int, name: str)
 def _stack_case(ddp_class: Any, rng: np.random.Generator, n: int, name: str, wrong: Callable[..., str]) -> Case:
     """Two steps of a stack. wrong: (the stack, the ledger of a rank, the span of a step) → what is wrong in it."""
 
-    def judge(rank: int, parts: list[Ledger]) -> str:
+    def judge(rank: int, parts: list[Ledger]) -> Any:
         texts = (wrong(_STACKS[name], parts[0], f"{name} step {step}") for step in range(2))
         text = next(filter(None, texts), "")
-        return f"on rank {rank}, {text}" if text else ""
+        return text and (f"on rank {rank}, {text}", text)
 
     return Case(name, n, _two_steps, (ddp_class, inputs.seed(rng), name), [Synced()] * n, judge=judge)
 
