@@ -38,15 +38,6 @@ def example_by_example():
         return np.array(grad)
 
 
-@answer_to("03-ex1-worker-gradient")
-def einsum():
-    """One einsum over all micro-batches."""
-
-    def worker_gradient(x, y, w):
-        residual = np.einsum("abd,d->ab", x, w) - y
-        return np.einsum("ab,abd->d", residual, x) * (2 / residual.size)
-
-
 @answer_to("03-ex2-all-reduce-mean")
 def running_mean():
     """A running mean, worker by worker, without the whole sum."""
@@ -56,15 +47,6 @@ def running_mean():
         for count, grad in enumerate(worker_grads, start=1):
             mean = mean + (grad - mean) / count
         return mean
-
-
-@answer_to("03-ex2-all-reduce-mean")
-def a_matrix_product():
-    """The mean as a product with a row of 1/N."""
-
-    def all_reduce_mean(worker_grads):
-        stacked = np.stack([np.asarray(grad) for grad in worker_grads]).astype(float)
-        return np.full(len(stacked), 1 / len(stacked)) @ stacked
 
 
 @answer_to("03-ex3-adam-update")

@@ -12,9 +12,8 @@ import torch
 from autograder.checking.cases import Call, clue, fact
 from autograder.checking.check import check
 from autograder.checking.expect import fail
-from autograder.checks.step.common import near, torch_update
+from autograder.checks.step.common import SHOWN, near, torch_update
 
-HYPER = {"lr": 0.3, "beta1": 0.8, "beta2": 0.95, "eps": 0.05}
 #: (N, the sizes of the layers)
 SHAPES = [(3, (4, 2)), (1, (3, 3, 1)), (4, (2, 5)), (2, (1,))]
 
@@ -45,14 +44,14 @@ def _try(step: Callable, rng: np.random.Generator, shape: tuple, share: float, d
     state = [rng.normal(size=sum(sizes)), rng.normal(size=sum(sizes)), rng.uniform(0.5, 2, size=sum(sizes))]
     mean = torch.from_numpy(grads).mean(dim=0)
     norm = torch.linalg.vector_norm(mean).item()
-    w, m, v = torch_update(state[0], mean.numpy() * min(1.0, share), *state[1:], HYPER, 3)
+    w, m, v = torch_update(state[0], mean.numpy() * min(1.0, share), *state[1:], SHOWN, 3)
     expected = {"norm": near(np.array(norm)), "m": near(m), "v": near(v)}
-    expected["weights"] = near(w - HYPER["lr"] * decay * state[0])
+    expected["weights"] = near(w - SHOWN["lr"] * decay * state[0])
     cuts = np.cumsum(sizes)[:-1]
     given = [[np.split(g, cuts) for g in grads], *(np.split(part, cuts) for part in state)]
     name = f"N = {n}, layers of {sizes}, max_norm {share} times the norm, weight_decay {decay}"
     gives = Clipped(**{name: expected[name] for name in facts})
-    return Call(step, *given, *HYPER.values(), 3, share * norm, decay, sees=_clipped, gives=gives, name=name)
+    return Call(step, *given, *SHOWN.values(), 3, share * norm, decay, sees=_clipped, gives=gives, name=name)
 
 
 @check("03-ex7-clip-and-decay", points=1.5)

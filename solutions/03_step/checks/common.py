@@ -22,8 +22,10 @@ RTOL = 1e-10
 ATOL = 1e-12
 #: (N, accum_steps, B, d), with each dimension in turn equal to 1.
 EDGES = [(1, 3, 4, 2), (3, 1, 4, 2), (2, 3, 1, 4), (2, 2, 3, 1), (1, 1, 1, 1), (5, 2, 3, 7)]
-MID_TRAINING = {"lr": 0.3, "beta1": 0.8, "beta2": 0.95, "eps": 0.05, "decay": 0.7}
-USUAL = {"lr": 0.05, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "decay": 0.99}
+#: Adam's hyperparameters: ones of which each shows in every update, and usual ones; then those of a whole step.
+SHOWN = {"lr": 0.3, "beta1": 0.8, "beta2": 0.95, "eps": 0.05}
+USUAL = {"lr": 0.05, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+STEP_SHOWN, STEP_USUAL = SHOWN | {"decay": 0.7}, USUAL | {"decay": 0.99}
 
 
 def examples(rng: np.random.Generator, many: tuple[int, ...], d: int) -> tuple[np.ndarray, ...]:
@@ -58,14 +60,11 @@ def torch_ema(ema: np.ndarray, w: np.ndarray, decay: float) -> np.ndarray:
     return get_ema_avg_fn(decay)(torch.tensor(ema), torch.tensor(w), 0).numpy()
 
 
-def torch_step(x: np.ndarray, y: np.ndarray, state: list[np.ndarray], hyper: dict, t: int) -> list[np.ndarray]:
-    """The new weights, EMA weights, m and v of one process that sees all examples at once."""
+def torch_step(x: Any, y: Any, state: list[np.ndarray], hyper: dict, t: int, factor: int = 1) -> list[np.ndarray]:
+    """The new weights, EMA weights, m and v of one process that sees all examples at once. factor: of the gradient."""
     w, ema, m, v = state
-    w, m, v = torch_update(w, autograd(x, y, w), m, v, hyper, t)
+    w, m, v = torch_update(w, factor * autograd(x, y, w), m, v, hyper, t)
     return [w, torch_ema(np.asarray(ema, dtype=np.float64), w, hyper["decay"]), m, v]
-
-
-# ---- what is expected ----
 
 
 def near(numbers: np.ndarray) -> close:
@@ -92,17 +91,14 @@ def step_call(step: Callable, xs: Any, ys: Any, *more: Any, expected: list[np.nd
 
 
 def _parts_of(d: int, result: Any, *_: Any) -> Parts:
-    flat = as_array("", result, "the result")
-    if flat.shape != (4 * d,):
-        fail(f"the result has shape {flat.shape}, expected ({4 * d},)", "", flat)
-    w, ema, m, v = np.split(flat, 4)
-    return Parts(m, v, w, ema, flat)
+    w, ema, m, v = blocks_of(d, result)
+    return Parts(m, v, w, ema, np.concatenate([w, ema, m, v]))
 
 
-def blocks_of(d: int, result: Any) -> list[np.ndarray]:
-    """The four parts of a step's result, in whatever order and shape they came."""
+def blocks_of(d: int, result: Any, of_any_shape: bool = False) -> list[np.ndarray]:
+    """The four parts of a step's result, in whatever order they came."""
     flat = as_array("", result, "the result")
-    if flat.size != 4 * d:
+    if flat.size != 4 * d or (flat.ndim != 1 and not of_any_shape):
         fail(f"the result has shape {flat.shape}, expected ({4 * d},)", "", flat)
     return list(np.reshape(flat, (4, d)))
 

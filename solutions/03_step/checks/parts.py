@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from autograder.checking.check import check
 from autograder.checking.expect import as_array, fail
 from autograder.checks.step.common import (
     EDGES,
+    SHOWN,
+    USUAL,
     autograd,
     draw_state,
     examples,
@@ -145,24 +147,11 @@ class Moved:
     w: Any = fact("which weights, whose g is 0, change")
 
 
-def _parts(result: Any) -> list[np.ndarray]:
-    """The new w, m and v."""
+def _updated(result: Any, *_: Any) -> Updated:
     if not isinstance(result, (tuple, list)) or len(result) != 3:
         fail(f"expected three arrays (w, m, v), got {type(result).__name__}", "", type(result).__name__)
-    return [as_array("", part, f"the new {name}") for part, name in zip(result, "wmv", strict=True)]
-
-
-def _moments(adam_update: Callable, state: Any, g: Any, hyper: dict, t: int, name: str) -> Call:
-    """A call whose m and v are torch's."""
-    w, m, v = state
-    _, new_m, new_v = torch_update(w, g, m, v, hyper, t)
-
-    def sees(result: Any, *_: Any) -> Updated:
-        new = _parts(result)
-        return Updated(new[1], new[2], new[0], new)
-
-    gives = Updated(near(new_m), near(new_v))
-    return Call(adam_update, w, g, m, v, *hyper.values(), t, sees=sees, gives=gives, name=name)
+    w, m, v = (as_array("", part, f"the new {name}") for part, name in zip(result, "wmv", strict=True))
+    return Updated(m, v, w, [w, m, v])
 
 
 def _weights(adam_update: Callable, state: Any, g: Any, hyper: dict, t: int, name: str, rtol: float = 1e-9) -> Call:
@@ -171,12 +160,12 @@ def _weights(adam_update: Callable, state: Any, g: Any, hyper: dict, t: int, nam
     right = torch_update(w, g, m, v, hyper, t)[0]
 
     def sees(result: Any, *_: Any) -> Updated:
-        new_w, new_m, new_v = _parts(result)
+        new = _updated(result)
         with np.errstate(all="ignore"):
-            m_hat, v_hat = new_m / (1 - hyper["beta1"] ** t), new_v / (1 - hyper["beta2"] ** t)
+            m_hat, v_hat = new.m / (1 - hyper["beta1"] ** t), new.v / (1 - hyper["beta2"] ** t)
             own = w - hyper["lr"] * m_hat / (np.sqrt(v_hat) + hyper["eps"])
-        same_as_own = new_w.shape == own.shape and np.allclose(new_w - w, own - w, rtol=rtol, atol=1e-12)
-        return Updated(w=right if same_as_own else new_w, all=[new_w, new_m, new_v])
+        same_as_own = new.w.shape == own.shape and np.allclose(new.w - w, own - w, rtol=rtol, atol=1e-12)
+        return replace(new, w=right) if same_as_own else new
 
     gives = Updated(w=close(right, rtol=0, atol=rtol * float(np.abs(right - w).max()) + 1e-12))
     return Call(adam_update, w, g, m, v, *hyper.values(), t, sees=sees, gives=gives, name=name)
@@ -184,13 +173,10 @@ def _weights(adam_update: Callable, state: Any, g: Any, hyper: dict, t: int, nam
 
 def _updates(rng: np.random.Generator, eps: float) -> Iterator[tuple[str, list, np.ndarray, dict, int]]:
     """name, state, gradient, hyperparameters and t of single updates, and of thirty in a row."""
-    hyper = {"lr": 0.3, "beta1": 0.8, "beta2": 0.95, "eps": eps}
+    hyper = SHOWN | {"eps": eps}
     yield "one update at t = 3", list(draw_state(rng, 4)), rng.normal(size=4), hyper, 3
     yield "t = 1, m and v zero", [rng.normal(size=4), np.zeros(4), np.zeros(4)], rng.normal(size=4), hyper, 1
-    state, hyper = (
-        [rng.normal(size=4), np.zeros(4), np.zeros(4)],
-        {"lr": 0.05, "beta1": 0.9, "beta2": 0.999, "eps": eps},
-    )
+    state, hyper = [rng.normal(size=4), np.zeros(4), np.zeros(4)], USUAL | {"eps": eps}
     for t in range(1, 31):
         g = rng.normal(size=4) * 10.0 ** rng.integers(-3, 3)
         yield f"30 updates in a row, t = {t}", state, g, hyper, t
@@ -208,30 +194,29 @@ def weights_move_by_the_corrected_quotient(adam_update, *, rng):
 @check("03-ex3-adam-update", points=1.5)
 def moments_follow_torch(adam_update, *, rng):
     """m and v after an update are those of torch's Adam, uncorrected, in this order."""
-    for name, state, g, hyper, t in _updates(rng, 1e-8):
-        yield _moments(adam_update, state, g, hyper, t, name)
+    for name, (w, m, v), g, hyper, t in _updates(rng, 1e-8):
+        _, new_m, new_v = torch_update(w, g, m, v, hyper, t)
+        gives = Updated(near(new_m), near(new_v))
+        yield Call(adam_update, w, g, m, v, *hyper.values(), t, sees=_updated, gives=gives, name=name)
 
 
 @check("03-ex3-adam-update", points=0.5)
 def epsilon_stands_beside_the_corrected_root(adam_update, *, rng):
     """ε is added to the corrected root, neither inside it nor before the correction."""
-    hyper = {"lr": 0.3, "beta1": 0.8, "beta2": 0.95, "eps": 0.05}
     for t in (1, 3, int(rng.integers(4, 20))):
-        yield _weights(adam_update, draw_state(rng, 4), rng.normal(size=4), hyper, t, f"t = {t}, eps = 0.05")
+        yield _weights(adam_update, draw_state(rng, 4), rng.normal(size=4), SHOWN, t, f"t = {t}, eps = {SHOWN['eps']}")
 
 
 @check("03-ex3-adam-update", points=0.5)
 def adam_corrects_late_updates_too(adam_update, *, rng):
     """The bias correction goes on after thousands of updates."""
-    hyper = {"lr": 0.05, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
     for t in (1001, 2000):
-        yield _weights(adam_update, draw_state(rng, 4), rng.normal(size=4), hyper, t, f"t = {t:,}", rtol=0.02)
+        yield _weights(adam_update, draw_state(rng, 4), rng.normal(size=4), USUAL, t, f"t = {t:,}", rtol=0.02)
 
 
 @check("03-ex3-adam-update", points=0.5)
 def adam_moves_without_a_gradient(adam_update, *, rng):
     """Where g is 0, m and v decay all the same, and the weights move on with m."""
-    hyper = {"lr": 0.05, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
     for name, there in (("two entries of g are 0", np.array([0, 1, 0, 1])), ("all of g is 0", np.zeros(4))):
         w, m, v = draw_state(rng, 4)
         g, none = rng.normal(size=4) * there, there == 0
@@ -239,12 +224,12 @@ def adam_moves_without_a_gradient(adam_update, *, rng):
         def sees(result: Any, *_: Any, old: tuple = (w, m, v), none: np.ndarray = none) -> Moved:
             new_w, new_m, new_v = (
                 (new != before)[none] if new.shape == before.shape else np.zeros(none.sum(), bool)
-                for new, before in zip(_parts(result), old, strict=True)
+                for new, before in zip(_updated(result).all, old, strict=True)
             )
             return Moved(new_m.tolist(), new_v.tolist(), new_w.tolist())
 
         gives = Moved(*([True] * int(none.sum()) for _ in range(3)))
-        yield Call(adam_update, w, g, m, v, *hyper.values(), 3, sees=sees, gives=gives, name=f"t = 3, {name}")
+        yield Call(adam_update, w, g, m, v, *USUAL.values(), 3, sees=sees, gives=gives, name=f"t = 3, {name}")
 
 
 # --- exercise 4 -------------------------------------------------------------------------------------------

@@ -16,56 +16,44 @@ import numpy as np
 from autograder.checking.cases import Call, clue, complaint
 from autograder.checking.check import check
 from autograder.checking.expect import shown
-from autograder.checks.step.common import (
-    MID_TRAINING,
-    autograd,
-    draw_state,
-    examples,
-    step_call,
-    torch_ema,
-    torch_update,
-)
+from autograder.checks.step.common import STEP_SHOWN, draw_state, examples, step_call, torch_step
 
-#: The gradients (N, accum_steps, d) of all micro-batches → the gradients (K, d) with which Adam updates.
+#: The gradients (N, accum_steps, d) of all micro-batches → the one (d,) with which Adam updates, or several (K, d).
 Combine = Callable[[np.ndarray], np.ndarray]
 
 BUG = "03-ex6-sum-bug"
 
 RIGHT: dict[str, Combine] = {
-    "is right": lambda grads: grads.mean(axis=(0, 1))[None],
-    "is right, and adds the workers in reverse order": lambda grads: (
-        _added(grads.mean(axis=1)[::-1])[None] / len(grads)
-    ),
-    "is right, and divides before it adds": lambda grads: _added(
-        grads.reshape(-1, grads.shape[2]) / grads[..., 0].size
-    )[None],
+    "is right": lambda grads: grads.mean(axis=(0, 1)),
+    "is right, and adds the workers in reverse order": lambda grads: sum(grads.mean(axis=1)[::-1]) / len(grads),
+    "is right, and divides before it adds": lambda grads: sum(grads.reshape(-1, grads.shape[2]) / grads[..., 0].size),
 }
 
-SUMMED: dict[str, Combine] = {"adds the workers' gradients": lambda grads: grads.mean(axis=1).sum(axis=0)[None]}
+SUMMED: dict[str, Combine] = {"adds the workers' gradients": lambda grads: grads.mean(axis=1).sum(axis=0)}
 
 DIVISIONS: dict[str, Combine] = {
-    "adds the micro-batches' gradients": lambda grads: grads.sum(axis=1).mean(axis=0)[None],
-    "divides by the number of workers twice": lambda grads: grads.mean(axis=(0, 1))[None] / len(grads),
-    "divides by accum_steps twice": lambda grads: grads.mean(axis=(0, 1))[None] / grads.shape[1],
-    "divides by the larger of N and accum_steps": lambda grads: grads.sum(axis=(0, 1))[None] / max(grads.shape[:2]),
+    "adds the micro-batches' gradients": lambda grads: grads.sum(axis=1).mean(axis=0),
+    "divides by the number of workers twice": lambda grads: grads.mean(axis=(0, 1)) / len(grads),
+    "divides by accum_steps twice": lambda grads: grads.mean(axis=(0, 1)) / grads.shape[1],
+    "divides by the larger of N and accum_steps": lambda grads: grads.sum(axis=(0, 1)) / max(grads.shape[:2]),
 } | {
     f"divides by {k}, whatever the number of {what}": lambda grads, k=k, axis=axis: (
-        grads.mean(axis=1 - axis).sum(axis=0)[None] / k
+        grads.mean(axis=1 - axis).sum(axis=0) / k
     )
     for k in range(2, 9)
     for axis, what in enumerate(("workers", "micro-batches"))
 }
 
 LOST: dict[str, Combine] = {
-    "uses worker 0 alone": lambda grads: grads[0].mean(axis=0)[None],
-    "leaves the last worker out": lambda grads: grads[: max(1, len(grads) - 1)].mean(axis=(0, 1))[None],
-    "uses each worker's last micro-batch alone": lambda grads: grads[:, -1].mean(axis=0)[None],
+    "uses worker 0 alone": lambda grads: grads[0].mean(axis=0),
+    "leaves the last worker out": lambda grads: grads[: max(1, len(grads) - 1)].mean(axis=(0, 1)),
+    "uses each worker's last micro-batch alone": lambda grads: grads[:, -1].mean(axis=0),
     "leaves each worker's first micro-batch out": lambda grads: grads[:, min(1, grads.shape[1] - 1) :].mean(
         axis=(0, 1)
-    )[None],
+    ),
     "counts worker 0 twice and the last one never": lambda grads: np.concatenate(
         [grads[:1], grads[: max(1, len(grads) - 1)]]
-    ).mean(axis=(0, 1))[None],
+    ).mean(axis=(0, 1)),
 }
 
 UPDATES: dict[str, Combine] = {
@@ -143,21 +131,10 @@ def planted_step_adds_the_workers(summing_step, *, rng):
     """`summing_step` is the step of exercise 5, but Adam gets the sum of the workers' gradients."""
     for shape in [(3, 2, 4, 5), (4, 1, 2, 3), (1, 3, 2, 2)]:
         xs, ys, w = examples(rng, shape[:3], shape[3])
-        _, m, v = draw_state(rng, shape[3])
-        ema = rng.normal(size=shape[3])
-        g = shape[0] * autograd(xs.reshape(-1, shape[3]), ys.reshape(-1), w)
-        new_w, new_m, new_v = torch_update(w, g, m, v, MID_TRAINING, 3)
-        expected = [new_w, torch_ema(ema, new_w, MID_TRAINING["decay"]), new_m, new_v]
-        more = (w, ema, m, v, *MID_TRAINING.values(), 3)
+        state = [w, rng.normal(size=shape[3]), *draw_state(rng, shape[3])[1:]]
+        expected = torch_step(xs, ys, state, STEP_SHOWN, 3, factor=shape[0])
+        more = (*state, *STEP_SHOWN.values(), 3)
         yield step_call(summing_step, xs, ys, *more, expected=expected, name=f"N, accum_steps, B, d = {shape}")
-
-
-def _added(grads: np.ndarray) -> np.ndarray:
-    """The sum over the first axis, added one entry after the other."""
-    total = np.zeros_like(grads[0])
-    for grad in grads:
-        total = total + grad
-    return total
 
 
 def _planted(
@@ -175,7 +152,7 @@ def _step(combine, part, off, worker_xs, worker_ys, weights, ema_weights, m, v, 
     xs, ys, w, ema, m, v = (np.asarray(array, dtype=np.float64) for array in arrays)
     residuals = np.einsum("nabd,d->nab", xs, w) - ys
     grads = 2 / ys.shape[2] * np.einsum("nab,nabd->nad", residuals, xs)
-    g = combine(grads)  # (K, d)
+    g = np.atleast_2d(combine(grads))  # (K, d)
     new_m = beta1 * m + (1 - beta1) * g
     new_v = beta2 * v + (1 - beta2) * g * g
     new_w = w - lr * new_m / (1 - beta1**t) / (np.sqrt(new_v / (1 - beta2**t)) + eps)

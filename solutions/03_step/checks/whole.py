@@ -10,11 +10,10 @@ import numpy as np
 
 from autograder.checking.cases import Call, close, clue, complaint
 from autograder.checking.check import check
-from autograder.checking.expect import as_array, fail
 from autograder.checks.step.common import (
     EDGES,
-    MID_TRAINING,
-    USUAL,
+    STEP_SHOWN,
+    STEP_USUAL,
     Parts,
     blocks_of,
     closest,
@@ -37,7 +36,7 @@ def _sees_parts(expected: list[np.ndarray]) -> Callable:
     """m, v and the weights, wherever in the result they stand."""
 
     def sees(result: Any, *_: Any) -> Parts:
-        blocks = blocks_of(len(expected[0]), result)
+        blocks = blocks_of(len(expected[0]), result, of_any_shape=True)
         w, _, m, v = (closest(blocks, part) for part in expected)
         return Parts(m, v, w, whole=np.concatenate(blocks))
 
@@ -50,36 +49,36 @@ def _steps(rng: np.random.Generator) -> Iterator[tuple[str, np.ndarray, np.ndarr
     xs, ys, w = examples(rng, shape[:3], shape[3])
     _, m, v = draw_state(rng, 5)
     name = f"one step at t = 3, N, accum_steps, B, d = {shape}"
-    yield name, xs, ys, [w, rng.normal(size=5), m, v], MID_TRAINING, 3
+    yield name, xs, ys, [w, rng.normal(size=5), m, v], STEP_SHOWN, 3
 
     for shape in [(2, 2, 2, 3), *EDGES]:
         xs, ys, w = examples(rng, shape[:3], shape[3])
         state = [w, rng.normal(size=shape[3]), np.zeros(shape[3]), np.zeros(shape[3])]
-        yield f"t = 1, N, accum_steps, B, d = {shape}", xs, ys, state, MID_TRAINING, 1
+        yield f"t = 1, N, accum_steps, B, d = {shape}", xs, ys, state, STEP_SHOWN, 1
 
     state = [*state[:2], *draw_state(rng, shape[3])[1:]]
-    yield f"t = 1, m and v not zero, N, accum_steps, B, d = {shape}", xs, ys, state, MID_TRAINING, 1
+    yield f"t = 1, m and v not zero, N, accum_steps, B, d = {shape}", xs, ys, state, STEP_SHOWN, 1
 
     w = rng.normal(size=7)
     state = [w, w.copy(), np.zeros(7), np.zeros(7)]
     for t in range(1, 31):
         xs, ys, _ = examples(rng, (4, 2, 3), 7)
-        yield f"30 steps in a row, t = {t}", xs, ys, state, USUAL, t
-        state = torch_step(xs.reshape(-1, 7), ys.reshape(-1), state, USUAL, t)
-    yield "t = 1,000,000", xs, ys, state, USUAL, 10**6
+        yield f"30 steps in a row, t = {t}", xs, ys, state, STEP_USUAL, t
+        state = torch_step(xs, ys, state, STEP_USUAL, t)
+    yield "t = 1,000,000", xs, ys, state, STEP_USUAL, 10**6
 
     x, y, w = examples(rng, (24,), 3)
     state = [w, rng.normal(size=3), *draw_state(rng, 3)[1:]]
     for deal in [(1, 1, 24), (4, 3, 2), (24, 1, 1), (1, 24, 1), (6, 2, 2)]:
         name = f"24 examples dealt as N, accum_steps, B = {deal}"
-        yield name, x.reshape(*deal, 3), y.reshape(deal), state, MID_TRAINING, 4
+        yield name, x.reshape(*deal, 3), y.reshape(deal), state, STEP_SHOWN, 4
 
 
 @check("03-ex5-training-step", points=1.5)
 def step_follows_torch(distributed_training_step, *, rng):
     """m, v and the weights are torch's after a step of one process on all examples, however these are dealt."""
     for name, xs, ys, state, hyper, t in _steps(rng):
-        expected = torch_step(xs.reshape(-1, xs.shape[-1]), ys.reshape(-1), state, hyper, t)
+        expected = torch_step(xs, ys, state, hyper, t)
         w, _, m, v = map(near, expected)
         arguments = (xs, ys, *state, *hyper.values(), t)
         gives = Parts(m, v, w)
@@ -91,17 +90,16 @@ def average_follows_the_new_weights(distributed_training_step, *, rng):
     """The EMA weights are the average of the old ones and the new weights, in the first step, too."""
     for t in (1, 3):
         xs, ys, w = examples(rng, (3, 2, 4), 5)
-        old, decay = rng.normal(size=5), MID_TRAINING["decay"]
+        old, decay = rng.normal(size=5), STEP_SHOWN["decay"]
 
         def sees(result: Any, *_: Any, old: np.ndarray = old, decay: float = decay) -> Averaged:
-            blocks = blocks_of(5, result)
+            blocks = blocks_of(5, result, of_any_shape=True)
             averages = [decay * old + (1 - decay) * block for block in blocks]
-            if any(np.allclose(a, b, rtol=1e-9) for a in averages for b in blocks):
-                return Averaged("", np.concatenate(blocks))
+            fits = any(np.allclose(a, b, rtol=1e-9) for a in averages for b in blocks)
             text = "no part of the result is decay * ema_weights + (1 - decay) * the new weights"
-            return Averaged(text, np.concatenate(blocks))
+            return Averaged("" if fits else text, np.concatenate(blocks))
 
-        arguments = (xs, ys, w, old, *draw_state(rng, 5)[1:], *MID_TRAINING.values(), t)
+        arguments = (xs, ys, w, old, *draw_state(rng, 5)[1:], *STEP_SHOWN.values(), t)
         yield Call(distributed_training_step, *arguments, sees=sees, gives=Averaged(""), name=f"one step at t = {t}")
 
 
@@ -114,14 +112,11 @@ def parts_stand_in_their_order(distributed_training_step, *, rng):
     order = ["weights", "EMA weights", "m", "v"]
 
     def sees(result: Any, *_: Any) -> Any:
-        flat = as_array("", result, "the result")
-        if flat.shape != (20,):
-            fail(f"the result has shape {flat.shape}, expected (20,)", "", flat)
         sizes = [np.log10(np.abs(part).max() + 1e-9) for part in state]
         found = [np.log10(np.abs(block).max() + 1e-9) for block in blocks_of(5, result)]
         return [order[int(np.argmin([abs(one - size) for size in sizes]))] for one in found]
 
-    arguments = (xs, ys, *state, *MID_TRAINING.values(), 3)
+    arguments = (xs, ys, *state, *STEP_SHOWN.values(), 3)
     how = {"what": "the order of the parts", "name": "a step whose weights, EMA weights, m and v differ in size"}
     yield Call(distributed_training_step, *arguments, sees=sees, gives=order, **how)
 
@@ -139,7 +134,7 @@ def step_takes_lists(distributed_training_step, *, rng):
     """A list of the workers' arrays, or a list of lists, gives the result that one array gives."""
     for what, nest in (("arrays", list), ("lists of arrays", lambda a: [list(worker) for worker in a])):
         xs, ys, w = examples(rng, (3, 2, 4), 5)
-        more = (w, rng.normal(size=5), *draw_state(rng, 5)[1:], *MID_TRAINING.values(), 3)
+        more = (w, rng.normal(size=5), *draw_state(rng, 5)[1:], *STEP_SHOWN.values(), 3)
         arguments = (distributed_training_step, (nest(xs), nest(ys)), (xs, ys), more)
         how = {"what": "the largest difference from the result for arrays", "name": f"lists of {what}"}
         yield Call(_apart, *arguments, gives=close(0.0, atol=1e-9), **how)
