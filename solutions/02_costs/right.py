@@ -27,20 +27,6 @@ def rounds_added_up_one_by_one():
         return np.float64(total)
 
 
-@answer_to("02-ex1-all-reduce-times")
-def bits_for_the_levels():
-    """Takes the number of levels from the bits of N − 1, and adds latency and bandwidth separately in one helper."""
-
-    def rounds_and_bytes(rounds, nbytes, alpha, beta):
-        return rounds * alpha + nbytes * beta
-
-    def ring_time(nbytes, n, alpha, beta):
-        return rounds_and_bytes(2 * (n - 1), 2 * (n - 1) * nbytes / n, alpha, beta)
-
-    def halving_time(nbytes, n, alpha, beta):
-        return rounds_and_bytes(2 * (int(n) - 1).bit_length(), 2 * (nbytes - nbytes / n), alpha, beta)
-
-
 @answer_to("02-ex2-two-level")
 def two_levels_without_ring_time():
     """Counts the bytes through one port and the rounds of each phase, and does not call ring_time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -12,6 +13,12 @@ from autograder.checking.cases import close
 def near(expected: Fraction | float) -> close:
     """This number, up to the rounding of a few float64 operations on positive numbers, about 1e-15 of the result."""
     return close(float(expected), rtol=1e-9)
+
+
+def ratio(function: Callable, first: tuple, second: tuple) -> float:
+    """What the second arguments give, over what the first give; 0 if that is nothing. Runs next to the submission."""
+    given = function(*first)
+    return function(*second) / given if given else 0.0
 
 
 def draw_prices(rng: np.random.Generator, nbytes: float) -> tuple[float, float]:

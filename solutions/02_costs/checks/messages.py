@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autograder.checking.cases import Call, close
 from autograder.checking.check import check
-from autograder.checks.costs.common import draw_prices, halving_seconds, near, ring_seconds, two_level_seconds
+from autograder.checks.costs.common import draw_prices, halving_seconds, near, ratio, ring_seconds, two_level_seconds
 
 ALL_REDUCES, TWO_LEVELS = "02-ex1-all-reduce-times", "02-ex2-two-level"
 #: How exercise 1's algorithms work, for whoever gets another time.
@@ -40,26 +40,16 @@ def halving_takes_as_long_as_its_rounds(halving_time, *, rng):
     yield from _times(halving_time, halving_seconds, _drawn(rng, sizes))
 
 
-def _few_over_many(function, nbytes: int, n: int) -> float:
-    """The time of so many bytes, over that of 1,000 times as many on links twice as fast; no start-ups."""
-    return function(nbytes, n, 0.0, 2e-10) / function(1000 * nbytes, n, 0.0, 1e-10)
-
-
 @check(ALL_REDUCES, points=0.25)
 def chunks_are_exact(ring_time, halving_time, *, rng):
     """A chunk is T/N bytes, exactly, whether that is a whole number or not."""
     what = "the time, over that of 1,000 times as many bytes on links twice as fast,"
+    how = {"gives": close(2e-3, rtol=1e-6), "what": what, "because": "chunks are not rounded"}
     for name, function in (("ring_time", ring_time), ("halving_time", halving_time)):
-        for nbytes, n in ((3, 8), (8 * int(rng.integers(2, 99)) + 5, 8)):
-            how = {"what": what, "because": "chunks are not rounded"}
-            case = f"{name} of {nbytes} bytes on {n} ranks, without start-ups"
-            yield Call(_few_over_many, function, nbytes, n, gives=close(2e-3, rtol=1e-6), name=case, **how)
-
-
-def _share_of_the_start(function, n: int, alpha: float, beta: float):
-    """The time of 0 bytes, over that of a billionth of a byte."""
-    hardly = function(1e-9, n, alpha, beta)
-    return function(0, n, alpha, beta) / hardly if hardly else 0.0
+        for nbytes in (3, 8 * int(rng.integers(2, 99)) + 5):
+            many, few = (1000 * nbytes, 8, 0.0, 1e-10), (nbytes, 8, 0.0, 2e-10)
+            case = f"{name} of {nbytes} bytes on 8 ranks, without start-ups"
+            yield Call(ratio, function, many, few, name=case, **how)
 
 
 @check(ALL_REDUCES, points=0.25)
@@ -71,8 +61,9 @@ def nothing_is_sent_or_only_started(ring_time, halving_time, *, rng):
         yield Call(function, nbytes, 1, *prices, gives=near(0), what="the time", because="one rank sends nothing")
         how = {"what": "its time, over that of 10⁻⁹ bytes,", "because": "0 bytes have to be started, too"}
         for n in (2, 8):
+            calls = [(size, n, *prices) for size in (1e-9, 0)]
             case = f"{name} of 0 bytes on {n} ranks"
-            yield Call(_share_of_the_start, function, n, *prices, gives=close(1.0, atol=1e-3), name=case, **how)
+            yield Call(ratio, function, *calls, gives=close(1.0, atol=1e-3), name=case, **how)
 
 
 def _levels(function, calls):
@@ -100,11 +91,6 @@ def every_round_is_started_once(two_level_time, *, rng):
         yield from _levels(two_level_time, [(0, nodes, gpus, ports, *((alpha, 1e-11) for alpha in alphas))])
 
 
-def _compared(function, first: tuple, second: tuple) -> float:
-    """The second time, over the first."""
-    return function(*second) / function(*first)
-
-
 @check(TWO_LEVELS, points=0.5)
 def rings_share_the_ports_evenly(two_level_time, *, rng):
     """Ports need not divide the GPUs, and more ports than GPUs do not help."""
@@ -114,7 +100,7 @@ def rings_share_the_ports_evenly(two_level_time, *, rng):
         arguments = [(nbytes, 4, gpus, number, *prices) for number in (1, ports)]
         case = f"4 nodes of {gpus} GPUs with {ports} ports, all prices 0 but the network's for a byte"
         gives = close(1 / min(gpus, ports), rtol=1e-9)
-        yield Call(_compared, two_level_time, *arguments, gives=gives, name=case, **how)
+        yield Call(ratio, two_level_time, *arguments, gives=gives, name=case, **how)
 
 
 @check(TWO_LEVELS, points=0.25)
@@ -127,4 +113,4 @@ def one_node_or_one_gpu_is_a_single_ring(two_level_time, *, rng):
     for nodes in (2, 3):
         arguments = [(4000, nodes, 1, 1, (2e-6 * slower, 3e-12 * slower), (1e-5, 2e-11)) for slower in (10, 1)]
         case = f"{nodes} nodes with one GPU each"
-        yield Call(_compared, two_level_time, *arguments, gives=close(1.0, rtol=1e-9), name=case, **how)
+        yield Call(ratio, two_level_time, *arguments, gives=close(1.0, rtol=1e-9), name=case, **how)

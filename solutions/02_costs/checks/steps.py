@@ -11,7 +11,7 @@ from typing import Any
 from autograder.checking.cases import Call, close, clue, fact
 from autograder.checking.check import check
 from autograder.checking.stage import Oracle
-from autograder.checks.costs.common import near
+from autograder.checks.costs.common import near, ratio
 
 STEP, TOKENS, ROOFLINE = "02-ex4-step", "02-ex5-tokens", "02-ex6-roofline"
 #: Bytes of the gradients, and seconds of a healthy job: per token, per byte, and per piece besides its bytes.
@@ -90,23 +90,19 @@ def hidden_gradients_cost_nothing(step_time, *, rng):
     """If the last backward pass is longer than the gradients' time, a step takes its computation, and no less."""
     for micro_batches in (1, int(rng.integers(2, 40))):
         yield from _steps(step_time, rng, micro_batches, ratios=(0.0, 0.3, 0.8))
-        how = {"name": f"gradients that take twice as long as {micro_batches} micro-batches", "what": "a longer step"}
-        yield Call(_exposes, step_time, float(rng.uniform(1, 9)), micro_batches, gives=True, **how)
-
-
-def _exposes(step_time, compute: float, micro_batches: int) -> bool:
-    """Whether gradients that nothing can hide make a step longer than its computation."""
-    return bool(step_time(compute, 2 * compute, micro_batches) > compute)
+        compute, name = float(rng.uniform(1, 9)), f"gradients that take twice as long as {micro_batches} micro-batches"
+        how = {"sees": lambda seconds, compute, *_: bool(seconds > compute), "name": name, "what": "a longer step"}
+        yield Call(step_time, compute, 2 * compute, micro_batches, gives=True, **how)
 
 
 def _steps(step_time, rng, micro_batches: int, ratios: tuple[float, ...]):
     """Steps with these ratios, nearly, of the gradients' time to what hides them."""
-    for ratio in ratios:
+    for factor in ratios:
         compute = float(rng.uniform(0.1, 10))
-        backwards = [Fraction(compute) / micro_batches * Fraction(2, 3)] * micro_batches
-        communication = float(backwards[-1]) * ratio * float(rng.uniform(0.9, 1.1))
-        exposed = max(Fraction(0), Fraction(communication) - backwards[-1])
-        because = f"{float(backwards[-1]):.6g} s of backward pass come last"
+        last_backward = Fraction(compute) / micro_batches * Fraction(2, 3)
+        communication = float(last_backward) * factor * float(rng.uniform(0.9, 1.1))
+        exposed = max(Fraction(0), Fraction(communication) - last_backward)
+        because = f"{float(last_backward):.6g} s of backward pass come last"
         expected = near(Fraction(compute) + exposed)
         yield Call(step_time, compute, communication, micro_batches, gives=expected, what="it", because=because)
 
@@ -117,16 +113,11 @@ def _machine(rng) -> tuple[float, float, float, float]:
     return sent, bandwidth, float(rng.uniform(3e14, 3e15)), float(rng.uniform(0.2, 0.8))
 
 
-def _times_as_many(tokens_to_hide, first: tuple, second: tuple) -> float:
-    """How many times as many tokens the second arguments take."""
-    return tokens_to_hide(*second) / tokens_to_hide(*first)
-
-
 def _compared(function, first: tuple, second: tuple, expected: float, because: str) -> Call:
     """The second arguments take `expected` times as many tokens as the first, give or take a rounded token."""
     name = f"tokens_to_hide{second}, compared with tokens_to_hide{first}"
     how = {"what": "the factor between the tokens", "because": because, "name": name}
-    return Call(_times_as_many, function, first, second, gives=close(expected, rtol=2e-3), **how)
+    return Call(ratio, function, first, second, gives=close(expected, rtol=2e-3), **how)
 
 
 @check(TOKENS, points=1)
