@@ -85,11 +85,5 @@ def a_single_rank_sends_nothing(critical, *, rng):
     for kind in ("fsdp", "tp"):
         peak, bandwidth = _machine(rng)
         yield Call(critical, kind, 1, peak, bandwidth, gives=close(0.0), what="the size")
-        name = f"{kind!r}, two ranks"
-        yield Call(
-            critical, kind, 2, peak, bandwidth, sees=_positive, gives=True, name=name, what="whether it is positive"
-        )
-
-
-def _positive(size: Any, *_: Any) -> bool:
-    return bool(size > 0)
+        how = {"name": f"{kind!r}, two ranks", "what": "whether it is positive"}
+        yield Call(critical, kind, 2, peak, bandwidth, sees=lambda size, *_: bool(size > 0), gives=True, **how)

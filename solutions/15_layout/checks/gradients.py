@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.cases import ANYTHING, Case, close, complaint, fact
+from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.inputs import eighths
 from ranks.ledger import Ledger
 
 FINISH = "15-ex5-finish"
-MESHES = ((2, 2), (1, 2), (4, 1), (2, 3))
 SPECS = (
     ("sharded", (3, 2)), ("partial", (4,)), ("replicated", (2, 3)), ("sharded", (5,)), ("partial", (2, 2)),
     ("replicated", ()),
@@ -52,11 +51,8 @@ class Mesh:
     @property
     def norm(self) -> float:
         """The norm of the whole gradient: the pieces of all ranks of tp, and once what is whole on each rank."""
-        squares = 0.0
-        for i, kind in enumerate(self.kinds):
-            for rank in range(self.tp if kind == "sharded" else 1):
-                squares += float(np.square(self.wanted(rank)[i]).sum())
-        return math.sqrt(squares)
+        pieces = [(i, rank) for i, kind in enumerate(self.kinds) for rank in range(self.tp if kind == "sharded" else 1)]
+        return _length(self.wanted(rank)[i] for i, rank in pieces)
 
     @property
     def loss(self) -> float:
@@ -93,15 +89,10 @@ class Finished:
 
 def _groups(rank: int, tp: int, dp: int) -> list[Any]:
     """This rank's groups of tp and of dp."""
-    groups = []
-    for members in (
-        *(list(range(j * tp, (j + 1) * tp)) for j in range(dp)),
-        *(list(range(t, tp * dp, tp)) for t in range(tp)),
-    ):
-        group = dist.new_group(members)
-        if rank in members:
-            groups.append(group)
-    return groups
+    over_tp = [list(range(j * tp, (j + 1) * tp)) for j in range(dp)]
+    over_dp = [list(range(t, tp * dp, tp)) for t in range(tp)]
+    groups = [(members, dist.new_group(members)) for members in over_tp + over_dp]
+    return [group for members, group in groups if rank in members]
 
 
 def _params(grads: list[np.ndarray]) -> list[nn.Parameter]:
@@ -114,13 +105,18 @@ def _params(grads: list[np.ndarray]) -> list[nn.Parameter]:
     return params
 
 
-def _length(params: list[nn.Parameter], kinds: tuple[str, ...], tp: Any) -> float:
+def _length(arrays: Iterable[np.ndarray]) -> float:
+    """The length of the vector of all their numbers."""
+    return math.sqrt(sum(float(np.square(array.astype(float)).sum()) for array in arrays))
+
+
+def _whole_length(grads: list[np.ndarray], kinds: tuple[str, ...], tp: Any) -> float:
     """The length of the whole gradient, of which this rank holds its pieces and everything that is whole."""
-    squares = {True: torch.zeros((), dtype=torch.float64), False: torch.zeros((), dtype=torch.float64)}
-    for p, kind in zip(params, kinds, strict=True):
-        squares[kind == "sharded"] += p.grad.double().square().sum()
-    dist.all_reduce(squares[True], group=tp)
-    return math.sqrt(squares[True] + squares[False])
+    pieces = [g for g, kind in zip(grads, kinds, strict=True) if kind == "sharded"]
+    whole = [g for g, kind in zip(grads, kinds, strict=True) if kind != "sharded"]
+    squares = torch.tensor(_length(pieces) ** 2, dtype=torch.float64)
+    dist.all_reduce(squares, group=tp)
+    return math.hypot(math.sqrt(squares), _length(whole))
 
 
 def _drive(rank: int, world_size: int, function: Any, mesh: Mesh, max_norm: float) -> Finished:
@@ -128,9 +124,8 @@ def _drive(rank: int, world_size: int, function: Any, mesh: Mesh, max_norm: floa
     groups, params, j = _groups(rank, mesh.tp, mesh.dp), _params(mesh.grads[rank]), rank // mesh.tp
     loss, norm = function(params, list(mesh.kinds), mesh.loss_sums[j], mesh.counts[j], *groups, max_norm)
     dist.barrier()
-    held = _length(params, mesh.kinds, groups[0])
     grads = {_name(i, mesh): p.grad.numpy().copy() for i, p in enumerate(params)}
-    whole = math.sqrt(sum(float(np.square(g.astype(float)).sum()) for g in grads.values()))
+    held, whole = _whole_length(list(grads.values()), mesh.kinds, groups[0]), _length(grads.values())
     odd = [type(value).__name__ for value in (loss, norm) if not isinstance(value, float) or not value > 0]
     kinds = f"the results are no positive floats: {', '.join(odd)}" if odd else ""
     direction = {name: g / whole if whole else g for name, g in grads.items()}
@@ -141,28 +136,17 @@ def _name(i: int, mesh: Mesh) -> str:
     return f"{i}, {mesh.kinds[i]},"
 
 
-def _case(
-    function: Any,
-    mesh: Mesh,
-    words: str = "",
-    max_norm: float = math.inf,
-    judge: Any = None,
-    without: str = "",
-    **compared: Any,
-) -> Case:
-    """compared: the facts to compare. without: the kind of gradients that are not."""
+def _case(function: Any, mesh: Mesh, *names: str, max_norm: float = math.inf, judge: Any = None) -> Case:
+    """names: of the facts that are compared."""
     expect = []
     for rank in range(mesh.tp * mesh.dp):
-        wanted = mesh.wanted(rank)
-        length = math.sqrt(sum(float(np.square(g).sum()) for g in wanted))
+        wanted = {_name(i, mesh): grad for i, grad in enumerate(mesh.wanted(rank))}
+        length = _length(wanted.values())
         facts: dict[str, Any] = {"loss": close(mesh.loss, 1e-6), "ratio": close(1.0, 1e-5), "kinds": ""}
-        facts["grads"] = {
-            _name(i, mesh): ANYTHING if kind == without else close(grad, 2e-5)
-            for i, (kind, grad) in enumerate(zip(mesh.kinds, wanted, strict=True))
-        }
-        facts["direction"] = {_name(i, mesh): close(grad / length, 2e-5) for i, grad in enumerate(wanted)}
-        expect.append(Finished(**{name: value if compared.get(name) else ANYTHING for name, value in facts.items()}))
-    name = f"tp = {mesh.tp}, dp = {mesh.dp}, counts {mesh.counts}{words and ', '}{words}"
+        facts["grads"] = {name: close(grad, 2e-5) for name, grad in wanted.items()}
+        facts["direction"] = {name: close(grad / length, 2e-5) for name, grad in wanted.items()}
+        expect.append(Finished(**{name: facts[name] for name in names}))
+    name = f"tp = {mesh.tp}, dp = {mesh.dp}, counts {mesh.counts}, max_norm = {max_norm:.4g}"
     return Case(name, mesh.tp * mesh.dp, _drive, (function, mesh, max_norm), expect, judge=judge, parts=2)
 
 
@@ -170,38 +154,38 @@ def _case(
 def gradients_are_those_of_the_mean_over_all_tokens(finish_gradients, *, rng):
     """Over dp: every .grad is that of all losses over all counts, also with unequal counts."""
     for tp, dp in ((1, 2), (1, 3)):
-        yield _case(finish_gradients, _mesh(rng, tp, dp), grads=True)
+        yield _case(finish_gradients, _mesh(rng, tp, dp), "grads")
     pieces = tuple(spec for spec in SPECS if spec[0] == "sharded")
     for tp, dp in ((2, 2), (2, 3)):
-        yield _case(finish_gradients, _mesh(rng, tp, dp, pieces), grads=True)
+        yield _case(finish_gradients, _mesh(rng, tp, dp, pieces), "grads")
 
 
 @check(FINISH, points=1)
 def partial_gradients_alone_are_added_up_over_tp(finish_gradients, *, rng):
     """Over tp: partial gradients are added up, sharded and replicated ones are not, whatever the divisor."""
     for tp in (2, 4):
-        yield _case(finish_gradients, _mesh(rng, tp, 1), direction=True)
+        yield _case(finish_gradients, _mesh(rng, tp, 1), "direction")
 
 
 @check(FINISH, points=1)
 def each_number_of_the_model_counts_once(finish_gradients, *, rng):
     """The norm is that of the whole gradient as the ranks then hold it, each number of the model counted once."""
-    for tp, dp in MESHES:
-        yield _case(finish_gradients, _mesh(rng, tp, dp), ratio=True)
+    for tp, dp in ((2, 2), (1, 2), (4, 1), (2, 3)):
+        yield _case(finish_gradients, _mesh(rng, tp, dp), "ratio")
 
 
 @check(FINISH, points=0.5)
 def the_loss_is_the_mean_over_all_tokens(finish_gradients, *, rng):
     """The loss is the sum of all losses over that of all counts, with unequal counts."""
     for tp, dp in ((1, 3), (2, 2)):
-        yield _case(finish_gradients, _mesh(rng, tp, dp), loss=True)
+        yield _case(finish_gradients, _mesh(rng, tp, dp), "loss")
 
 
 @check(FINISH, points=0.25)
 def a_replica_may_have_no_tokens(finish_gradients, *, rng):
     """Where the tokens of one replica do not count, every .grad is a multiple of the other replicas' sum."""
     for tp, dp in ((1, 2), (1, 3)):
-        yield _case(finish_gradients, _mesh(rng, tp, dp, empty=True), direction=True)
+        yield _case(finish_gradients, _mesh(rng, tp, dp, empty=True), "direction")
 
 
 @dataclass
@@ -217,9 +201,9 @@ def _clip(rank: int, world_size: int, function: Any, mesh: Mesh, factor: float) 
     """factor: of the norm, the bound."""
     groups, j = _groups(rank, mesh.tp, mesh.dp), rank // mesh.tp
     flat, norms = [], []
-    for max_norm in (math.inf, None):
+    for _ in range(2):
         params = _params(mesh.grads[rank])
-        bound = factor * norms[0] if max_norm is None else max_norm
+        bound = factor * norms[0] if norms else math.inf
         _, norm = function(params, list(mesh.kinds), mesh.loss_sums[j], mesh.counts[j], *groups, bound)
         flat.append(torch.cat([p.grad.double().reshape(-1) for p in params]))
         norms.append(float(norm))
@@ -242,11 +226,9 @@ def gradients_above_the_bound_are_scaled(finish_gradients, *, rng):
 
 def _too_much(mesh: Mesh) -> Callable[[int, list[Ledger]], str]:
     """A judge: what a rank sends beyond each gradient over dp, the partial ones over tp, and a few numbers."""
-    numel = {"all": 0, "partial": 0}
-    for kind, grad in zip(mesh.kinds, mesh.grads[0], strict=True):
-        numel["all"] += grad.size
-        numel["partial"] += grad.size * (kind == "partial")
-    most = {"dp": numel["all"] + 2, "tp": numel["partial"] + 4}
+    sizes = [grad.size for grad in mesh.grads[0]]
+    partial = sum(size for size, kind in zip(sizes, mesh.kinds, strict=True) if kind == "partial")
+    most = {"dp": sum(sizes) + 2, "tp": partial + 4}
 
     def judge(rank: int, parts: list[Ledger]) -> str:
         tp, over = mesh.tp, {"tp": 0, "dp": 0}
@@ -272,11 +254,11 @@ def each_gradient_is_sent_once(finish_gradients, *, rng):
     """Only all-reduces: over dp the gradients once and two numbers, over tp the partial ones and four at most."""
     for tp, dp in ((2, 2), (2, 3)):
         mesh = _mesh(rng, tp, dp, MANY)
-        yield _case(finish_gradients, mesh, judge=_too_much(mesh))
-        yield _case(finish_gradients, mesh, "max_norm half the norm", mesh.norm / 2, judge=_too_much(mesh))
+        for max_norm in (math.inf, mesh.norm / 2):
+            yield _case(finish_gradients, mesh, max_norm=max_norm, judge=_too_much(mesh))
 
 
 @check(FINISH, points=0.25)
 def loss_and_norm_are_floats(finish_gradients, *, rng):
     """Loss and norm are returned as two floats of Python."""
-    yield _case(finish_gradients, _mesh(rng, 2, 2), kinds=True)
+    yield _case(finish_gradients, _mesh(rng, 2, 2), "kinds")

@@ -59,9 +59,8 @@ def groups_over_several_names(rank_groups, *, rng):
     """The groups over a tuple of names: ranks that differ in these alone, in any order."""
     for sizes in _meshes(rng):
         for names in _choices(sizes)[len(sizes) :]:
-            yield Call(
-                rank_groups, dict(sizes), names, sees=_sets, gives=groups(sizes, names), what="the list of groups"
-            )
+            gives = groups(sizes, names)
+            yield Call(rank_groups, dict(sizes), names, sees=_sets, gives=gives, what="the list of groups")
 
 
 def _in_order(found: Any, sizes: dict[str, int], names: str | tuple[str, ...]) -> str:
@@ -107,21 +106,19 @@ def _ask(crosses_nodes: Any, rank_groups: Any, questions: dict[str, tuple]) -> l
 def _fitting(found: Any, crosses_nodes: Any, rank_groups: Any, questions: dict[str, tuple]) -> Crossing:
     """The answers; those that follow from the answer's own groups count as right, if these are groups at all."""
     answers, own = found
-    said = dict(answers)
     for words, (sizes, names, _) in questions.items():
         if own[words] is None or _in_order(sorted(map(sorted, own[words])), sizes, names):
-            return Crossing(said)
-    follows = {
-        words: any(len({rank // per_node for rank in group}) > 1 for group in own[words])
-        for words, (_, _, per_node) in questions.items()
-    }
-    if len(set(follows.values())) == 2 and all(answers[words] == follows[words] for words in questions):
-        return Crossing({words: _crosses(*question) for words, question in questions.items()})
-    return Crossing(said)
+            return Crossing(answers)
+    follows = {words: _crosses(own[words], per_node) for words, (_, _, per_node) in questions.items()}
+    return Crossing(_right(questions) if answers == follows and len(set(follows.values())) == 2 else answers)
 
 
-def _crosses(sizes: dict[str, int], names: str | tuple[str, ...], per_node: int) -> bool:
-    return any(len(set(np.array(group) // per_node)) > 1 for group in groups(sizes, names))
+def _right(questions: dict[str, tuple]) -> dict[str, bool]:
+    return {words: _crosses(groups(sizes, names), per_node) for words, (sizes, names, per_node) in questions.items()}
+
+
+def _crosses(found: list[list[int]], per_node: int) -> bool:
+    return any(len({rank // per_node for rank in group}) > 1 for group in found)
 
 
 @check(GROUPS, points=0.75)
@@ -132,8 +129,8 @@ def groups_of_two_nodes_are_found(crosses_nodes, rank_groups, *, rng):
         for sizes in _meshes(rng)
         for names, per_node in itertools.product(_choices(sizes)[:6], (1, 2, 3, 4, 8))
     }
-    right = {words: _crosses(*question) for words, question in questions.items()}
-    yield Call(_ask, crosses_nodes, rank_groups, questions, sees=_fitting, gives=Crossing(right), name="four meshes")
+    gives = Crossing(_right(questions))
+    yield Call(_ask, crosses_nodes, rank_groups, questions, sees=_fitting, gives=gives, name="four meshes")
 
 
 # ---- 2 · make_groups ----

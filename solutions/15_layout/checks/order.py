@@ -91,8 +91,7 @@ def _near(rng: np.random.Generator, factor: float) -> tuple[dict, dict, Cluster,
         sizes, _, machine, order = _drawn(rng, broken=False, axes=TWO)
         measured = _expected(order, sizes, machine)
         measured[str(rng.choice(list(sizes)))] *= factor
-        close = [other for other in itertools.permutations(sizes) if other != order]
-        others = [_expected(other, sizes, machine) for other in close]
+        others = [_expected(other, sizes, machine) for other in itertools.permutations(sizes) if other != order]
         if all(any(abs(measured[n] / e - 1) > 0.3 for n, e in one.items()) for one in others):
             return sizes, measured, machine, order if abs(factor - 1) <= 0.2 else None
 

@@ -59,10 +59,13 @@ def a_layer_reduces_two_blocks_both_ways(tensor_seconds, *, rng):
         yield Call(tensor_seconds, model, machine, layout, gives=expected, name=case, what="the number of seconds")
 
 
-def _ratio(function: Any, first: tuple, second: tuple) -> float:
-    """What the second arguments give, divided by what the first give; 0 if that is no positive number."""
-    one, two = float(function(*first)), float(function(*second))
-    return two / one if one > 0 else 0.0
+def _values(function: Any, *calls: tuple) -> list[float]:
+    return [float(function(*call)) for call in calls]
+
+
+def _ratio(found: list[float], *_: Any) -> float:
+    """The second value divided by the first; 0 if that is no positive number."""
+    return found[1] / found[0] if found[0] > 0 else 0.0
 
 
 @check(COST, points=0.25)
@@ -70,16 +73,10 @@ def a_micro_batch_may_have_several_sequences(tensor_seconds, *, rng):
     """A micro-batch of several sequences takes as long as one sequence that is as long as all of them."""
     for model, micro in itertools.product(MODELS, (2, int(rng.integers(3, 9)))):
         machine = _machine(rng)
-        longer = replace(model, sequence=micro * model.sequence)
-        pair = (longer, machine, _layout(rng, tp=4)), (model, machine, _layout(rng, tp=4, micro=micro))
-        name = f"{model.name} on {machine.name}s, tp 4: {micro} sequences against one of {longer.sequence} tokens"
+        calls = [(model, machine, _layout(rng, tp=4, micro=count)) for count in (1, micro)]
         name = f"{model.name} on {machine.name}s, tp 4: {micro} sequences against one"
-        args = (_ratio, tensor_seconds, (model, machine, _layout(rng, tp=4)), pair[1])
-        yield Call(*args, sees=_more, gives=True, name=name, what="whether the messages take longer")
-
-
-def _more(ratio: float, *_: Any) -> bool:
-    return ratio > 1
+        how = {"name": name, "what": "whether the messages take longer"}
+        yield Call(_values, tensor_seconds, *calls, sees=lambda found, *_: _ratio(found) > 1, gives=True, **how)
 
 
 @check(COST, points=0.5)
@@ -87,15 +84,10 @@ def recomputing_reduces_again(tensor_seconds, *, rng):
     """With recomputation the forward's two all-reduces are repeated."""
     for model in MODELS:
         machine, layout = _machine(rng), _layout(rng, tp=8)
-        pair = (model, machine, layout), (model, machine, {**layout, "recompute": True})
-        name = f"{_name(*pair[1])}, against none"
-        twice = _tensor(model, machine, layout) / 2
-        sees = functools.partial(_repeated, twice)
-        yield Call(_both, tensor_seconds, *pair, sees=sees, gives=True, name=name, what="whether two more are counted")
-
-
-def _both(function: Any, first: tuple, second: tuple) -> list[float]:
-    return [float(function(*first)), float(function(*second))]
+        calls = [(model, machine, {**layout, "recompute": recompute}) for recompute in (False, True)]
+        sees = functools.partial(_repeated, _tensor(model, machine, layout) / 2)
+        how = {"name": f"{_name(*calls[1])}, against none", "what": "whether two more are counted"}
+        yield Call(_values, tensor_seconds, *calls, sees=sees, gives=True, **how)
 
 
 def _repeated(twice: float, found: list[float], *_: Any) -> bool:
@@ -125,57 +117,52 @@ def chunks_shorten_the_bubble(bubble_share, *, rng):
     """With v chunks a rank waits a v-th as long: as if it had v times the micro-batches."""
     for p, v in itertools.product((2, int(rng.integers(3, 20))), (2, int(rng.integers(3, 9)))):
         count = int(rng.integers(p, 65))
-        name = f"{p} stages, {v} chunks, {count} micro-batches, against one chunk and {v * count}"
-        pair = (p, 1, v * count), (p, v, count)
-        yield Call(_ratio, bubble_share, *pair, gives=close(1.0, RTOL), name=name, what="the ratio of the shares")
-        name = f"{p} stages, {count} micro-batches, one chunk against {v}"
-        yield Call(_less, bubble_share, p, v, count, gives=True, name=name, what="whether the bubble gets shorter")
-
-
-def _less(function: Any, p: int, v: int, count: int) -> bool:
-    return bool(float(function(p, v, count)) < float(function(p, 1, count)))
+        calls = (p, 1, v * count), (p, v, count)
+        how = {
+            "name": f"{p} stages, {v} chunks, {count} micro-batches, against one chunk and {v * count}",
+            "what": "the ratio of the shares",
+        }
+        yield Call(_values, bubble_share, *calls, sees=_ratio, gives=close(1.0, RTOL), **how)
+        calls = (p, 1, count), (p, v, count)
+        how = {
+            "name": f"{p} stages, {count} micro-batches, one chunk against {v}",
+            "what": "whether the bubble gets shorter",
+        }
+        yield Call(_values, bubble_share, *calls, sees=lambda found, *_: found[1] < found[0], gives=True, **how)
 
 
 # ---- 7 · data_seconds ----
 
 
-def _probed(function: Any, model: Model, machine: Cluster, layouts: list[dict], gather: float, by_group: bool) -> list:
-    """Seconds of the layouts where a collective takes a second per GB, `gather` times as long if it gathers.
+def _probed(function: Any, model: Model, machine: Cluster, *calls: tuple) -> list[float]:
+    """Seconds where a collective takes a second per GB. calls: (layout, gather, by_group).
 
-    by_group: it also takes as many times longer as a made-up function of the group says.
+    gather: how many times as long a gather takes. by_group: a collective also takes as many times longer as a made-up
+    function of the group says.
     """
 
-    class Probe(Cluster):
-        def reduce_scatter_seconds(self, nbytes, group_size, stride=1):
-            return nbytes / 1e9 * (group_size + 100 * stride if by_group else 1.0)
+    def seconds(layout: dict[str, Any], gather: float, by_group: bool) -> float:
+        class Probe(Cluster):
+            def reduce_scatter_seconds(self, nbytes, group_size, stride=1):
+                return nbytes / 1e9 * (group_size + 100 * stride if by_group else 1.0)
 
-        def all_gather_seconds(self, nbytes, group_size, stride=1):
-            return gather * self.reduce_scatter_seconds(nbytes, group_size, stride)
+            def all_gather_seconds(self, nbytes, group_size, stride=1):
+                return gather * self.reduce_scatter_seconds(nbytes, group_size, stride)
 
-    probe = Probe(**vars(machine))
-    return [float(function(model, probe, layout)) for layout in layouts]
+        return float(function(model, Probe(**vars(machine)), layout))
 
-
-def _quotients(found: list[float], *_: Any) -> list[float]:
-    """Each number divided by the first."""
-    return [number / found[0] if found[0] > 0 else 0.0 for number in found[1:]]
+    return [seconds(*call) for call in calls]
 
 
 @check(PORTS, points=0.75)
 def a_group_has_the_ports_of_its_own_ranks(data_seconds, *, rng):
     """A collective runs over dp ranks that are tp apart, whatever it carries."""
     for model in MODELS:
-        layouts = [_layout(rng, tp=tp, dp=dp, pp=pp) for tp, dp, pp in ((1, 4, 1), (8, 4, 2), (2, 16, 1), (4, 64, 4))]
-        for layout in layouts:
-            flat, shaped = ((data_seconds, model, H100, [layout], 1.0, by_group) for by_group in (False, True))
-            expected = close(layout["dp"] + 100 * layout["tp"], RTOL)
-            name = _name(model, H100, layout)
-            yield Call(_against, flat, shaped, gives=expected, name=name, what="the weight of the collectives' groups")
-
-
-def _against(first: tuple, second: tuple) -> float:
-    one, two = _probed(*first)[0], _probed(*second)[0]
-    return two / one if one > 0 else 0.0
+        for tp, dp, pp in ((1, 4, 1), (8, 4, 2), (2, 16, 1), (4, 64, 4)):
+            layout = _layout(rng, tp=tp, dp=dp, pp=pp)
+            calls = [(layout, 1.0, by_group) for by_group in (False, True)]
+            how = {"name": _name(model, H100, layout), "what": "the weight of the collectives' groups"}
+            yield Call(_probed, data_seconds, model, H100, *calls, sees=_ratio, gives=close(dp + 100 * tp, RTOL), **how)
 
 
 @check(PORTS, points=0.5)
@@ -183,31 +170,26 @@ def a_rank_has_a_part_of_the_model(data_seconds, *, rng):
     """A rank reduces and gathers one part of tp · pp of the model."""
     for model in MODELS:
         sizes = [(1, 1), (2, 1), (1, 4), (int(rng.integers(2, 9)), int(rng.integers(2, 9)))]
-        layouts = [_layout(rng, tp=tp, dp=8, pp=pp) for tp, pp in sizes]
+        calls = [(_layout(rng, tp=tp, dp=8, pp=pp), 1.0, False) for tp, pp in sizes]
         expected = [close(1 / (tp * pp), RTOL) for tp, pp in sizes[1:]]
         name = f"{model.name}, tp and pp {', '.join(f'{tp} and {pp}' for tp, pp in sizes[1:])}, against 1 and 1"
-        args = (_probed, data_seconds, model, H100, layouts, 1.0, False)
-        yield Call(*args, sees=_quotients, gives=expected, name=name, what="the part {} of the seconds")
+        how = {"name": name, "what": "the part {} of the seconds"}
+        yield Call(_probed, data_seconds, model, H100, *calls, sees=_quotients, gives=expected, **how)
+
+
+def _quotients(found: list[float], *_: Any) -> list[float]:
+    return [_ratio([found[0], other]) for other in found[1:]]
 
 
 @check(PORTS, points=0.75)
 def gradients_and_parameters_travel_once(data_seconds, *, rng):
     """Per parameter 4 bytes are reduced and 2 gathered."""
     for model in MODELS:
-        gather = float(rng.uniform(0.2, 5))
-        layout = _layout(rng, tp=1, dp=8, pp=1)
-        seconds = parameters(model).total / 1e9 * (4 + 2 * gather)
-        name = f"{model.name}, dp 8, where a gather takes {gather:.2f} times as long as a reduction"
-        args = (_probed, data_seconds, model, H100, [layout], gather, False)
-        yield Call(*args, sees=_first, gives=close(seconds, RTOL), name=name, what="the number of seconds")
-        real = _machine(rng)
+        gather, layout, machine = float(rng.uniform(0.2, 5)), _layout(rng, tp=1, dp=8, pp=1), _machine(rng)
         held = parameters(model).total
-        seconds = real.reduce_scatter_seconds(4 * held, 8, 1) + real.all_gather_seconds(2 * held, 8, 1)
-        name = _name(model, real, layout)
-        yield Call(
-            data_seconds, model, real, layout, gives=close(seconds, RTOL), name=name, what="the number of seconds"
-        )
-
-
-def _first(found: list[float], *_: Any) -> float:
-    return found[0]
+        name = f"{model.name}, dp 8, where a gather takes {gather:.2f} times as long as a reduction"
+        how = {"gives": close(held / 1e9 * (4 + 2 * gather), RTOL), "name": name, "what": "the number of seconds"}
+        yield Call(_probed, data_seconds, model, H100, (layout, gather, False), sees=lambda found, *_: found[0], **how)
+        seconds = machine.reduce_scatter_seconds(4 * held, 8, 1) + machine.all_gather_seconds(2 * held, 8, 1)
+        how = {"name": _name(model, machine, layout), "what": "the number of seconds"}
+        yield Call(data_seconds, model, machine, layout, gives=close(seconds, RTOL), **how)
