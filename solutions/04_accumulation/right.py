@@ -12,23 +12,6 @@ MAIN, EVALUATE, NOISE = "04-ex3-main-gradients", "04-ex4-evaluate", "04-ex5-nois
 
 
 @answer_to(ACCUMULATE)
-def accumulate_after_counting():
-    """Counts in a first pass without a graph, then scales each loss before its backward."""
-
-    def accumulate_gradients(model, loss_fn, micro_batches):
-        with torch.no_grad():
-            total = sum(loss_fn(model(x), y)[1] for x, y in micro_batches)
-        for p in model.parameters():
-            p.grad = None
-        loss = 0.0
-        for x, y in micro_batches:
-            scaled = loss_fn(model(x), y)[0] / total
-            scaled.backward()
-            loss += scaled.detach()
-        return float(loss)
-
-
-@answer_to(ACCUMULATE)
 def accumulate_without_backward():
     """Adds up torch.autograd.grad in buffers of its own, skips micro-batches in which nothing counts, prints and
     warns."""
@@ -83,7 +66,7 @@ def accumulate_as_a_running_mean():
 
 @answer_to(ACCUMULATE)
 def accumulate_means_with_weights():
-    """Weights each micro-batch's mean loss by its share of the counts."""
+    """Counts in a first pass without a graph, then weights each micro-batch's mean loss by its share of the counts."""
 
     def accumulate_gradients(model, loss_fn, micro_batches):
         pairs, counts = list(micro_batches), []

@@ -27,13 +27,10 @@ class Found:
     masked: bool = clue()  # an item was masked
 
 
-def _share(items: list, of: list) -> float:
-    """The sum of the items that count over the number of those of `of`; NaN where these are none."""
-    return sum(item for item in items if item is not None) / len(of) if of else float("nan")
-
-
-def _counting(items: list) -> list:
-    return [item for item in items if item is not None]
+def _mean(items: list) -> float:
+    """The mean of the items that count; NaN where none does."""
+    counting = [item for item in items if item is not None]
+    return sum(counting) / len(counting) if counting else float("nan")
 
 
 class _Trainer:
@@ -50,16 +47,15 @@ class _Trainer:
         of_ranks = [[item for items in rank for item in items] for rank in batch]
         everything = [item for rank in of_ranks for item in rank]
         self.tried.append((len(batch), len(batch[0]), tensor_parallel, None in everything))
-        value = _share(everything, _counting(everything))
+        value = _mean(everything)
         if self.fault == "micro-batches":
-            means = [_share(items, _counting(items)) for rank in batch for items in rank]
-            value = sum(means) / len(means)
+            value = _mean([_mean(items) for rank in batch for items in rank])
         if self.fault == "ranks":
-            value = sum(_share(rank, _counting(rank)) for rank in of_ranks) / len(batch)
+            value = _mean([_mean(rank) for rank in of_ranks])
         if self.fault == "processes":
             value *= tensor_parallel
         if self.fault == "masked":
-            value = _share(everything, everything)
+            value = _mean([item or 0.0 for item in everything])
         return value * (1 + self.random.uniform(-self.rounding, self.rounding))
 
     def found(self, said: Any) -> Found:
@@ -69,6 +65,7 @@ class _Trainer:
 
 
 def _case(find_divisor: Any, rng, fault: str | None, rounding: float = 0.0) -> Call:
+    """Where nothing is rounded, there is nothing to draw: the trainer is a function of the batch alone."""
     name = f"a trainer {'without a fault' if fault is None else f'with the fault {fault!r}'}"
     trainer = _Trainer(fault, rounding, int(rng.integers(2**32)))
     # It answers on this side: find_divisor could read the fault from a function of its own process.
@@ -79,7 +76,6 @@ def _case(find_divisor: Any, rng, fault: str | None, rounding: float = 0.0) -> C
 @check(DIVISOR, points=1.5)
 def means_of_micro_batches_are_found(find_divisor, *, rng):
     """A mean over micro-batches and the right division are told apart."""
-    # Where nothing is rounded, there is nothing to draw: the trainer is a function of the batch alone.
     for fault in ("micro-batches", None):
         yield _case(find_divisor, rng, fault)
 
@@ -87,21 +83,18 @@ def means_of_micro_batches_are_found(find_divisor, *, rng):
 @check(DIVISOR, points=1)
 def means_of_ranks_are_found(find_divisor, *, rng):
     """A mean over ranks is distinguished from a mean over micro-batches and from the right division."""
-    # As above: nothing to draw.
     yield _case(find_divisor, rng, "ranks")
 
 
 @check(DIVISOR, points=0.5)
 def processes_are_found(find_divisor, *, rng):
     """A gradient that grows with the GPUs per data-parallel rank is found."""
-    # As above: nothing to draw.
     yield _case(find_divisor, rng, "processes")
 
 
 @check(DIVISOR, points=0.5)
 def masked_items_are_found(find_divisor, *, rng):
     """A division by all items, masked ones too, is found."""
-    # As above: nothing to draw.
     yield _case(find_divisor, rng, "masked")
 
 

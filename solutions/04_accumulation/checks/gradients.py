@@ -79,6 +79,10 @@ def masked_loss(logits: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, in
     return (losses * counts).sum(), int(counts.sum())  # a NaN times 0 would stay a NaN
 
 
+def _tensors(batches: list[Batch]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(torch.from_numpy(x.copy()), torch.from_numpy(y.copy())) for x, y in batches]
+
+
 def _batches(rng: np.random.Generator, counts: list[tuple[int, ...]]) -> list[Batch]:
     """A micro-batch for each tuple of counts: row i has counts[i] targets that count, at drawn places."""
     batches = []
@@ -115,7 +119,7 @@ def _beside_masked(function: Any, seed: int, batches: list[Batch]) -> Moved:
     found = []
     for part in (batches, [(x, y) for x, y in batches if (y != -100).any()]):
         model = Tokens(seed, unused=False)
-        loss = function(model, masked_loss, [(torch.from_numpy(x.copy()), torch.from_numpy(y.copy())) for x, y in part])
+        loss = function(model, masked_loss, _tensors(part))
         found.append([np.zeros(p.shape) if p.grad is None else p.grad.numpy() for p in model.parameters()])
         if np.isnan(float(loss)):
             return Moved("the loss is NaN")
@@ -124,8 +128,8 @@ def _beside_masked(function: Any, seed: int, batches: list[Batch]) -> Moved:
             return Moved(f"the .grad of parameter {name} is zero, with masked micro-batches and without")
         if not np.all(np.abs(got - without) <= RTOL * np.abs(without).max()):
             kind = "NaN" if np.isnan(got).any() else "another one"
-            text = f"the .grad of parameter {name} is {kind}"
-            return Moved(f"{text} with micro-batches in which nothing counts, but they change nothing")
+            text = "with micro-batches in which nothing counts, but they change nothing"
+            return Moved(f"the .grad of parameter {name} is {kind} {text}")
     return Moved("")
 
 
@@ -134,7 +138,7 @@ def _accumulate(function: Any, seed: int, batches: list[Batch], before: float | 
     model = Tokens(seed, unused)
     for p in model.parameters():
         p.grad = None if before is None else torch.full_like(p, before)
-    loss = function(model, masked_loss, [(torch.from_numpy(x.copy()), torch.from_numpy(y.copy())) for x, y in batches])
+    loss = function(model, masked_loss, _tensors(batches))
     shares, length = _scaled({name: p.grad for name, p in model.named_parameters()})
     return Accumulated(
         shares,
@@ -163,46 +167,43 @@ def _whole(seed: int, batches: list[Batch], unused: bool) -> tuple[dict, float, 
     return *_scaled({name: p.grad for name, p in model.named_parameters()}), loss_sum.item() / count
 
 
-def _case(function: Any, rng: np.random.Generator, name: str, counts: list, before=None, unused=False, **facts) -> Call:
-    """A call whose gradients are compared up to a common factor, and with `facts` what they name instead."""
+def _case(function: Any, rng: np.random.Generator, name: str, counts: list, *facts, before=None, unused=False) -> Call:
+    """A call of which these facts are compared."""
     seed, batches = int(rng.integers(2**31)), _batches(rng, counts)
     shares, length, loss = _whole(seed, batches, unused)
-    if "loss" in facts:
-        expected = Accumulated(loss=close(loss, rtol=RTOL), kind="float")
-    elif "length" in facts:
-        expected = Accumulated(length=close(length, rtol=RTOL))
-    else:
-        near = {key: None if part is None else close(part, atol=RTOL) for key, part in shares.items()}
-        expected = Accumulated(**(facts or {"shares": near}))
-    return Call(_accumulate, function, seed, batches, before, unused, gives=expected, name=name)
+    expected = {"length": close(length, rtol=RTOL), "loss": close(loss, rtol=RTOL), "kind": "float"}
+    expected |= {"rows": at_most(max(map(len, counts)), least=1), "passes": at_most(2), "graphs": at_most(GRAPHS)}
+    expected["shares"] = {key: None if part is None else close(part, atol=RTOL) for key, part in shares.items()}
+    gives = Accumulated(**{fact: expected[fact] for fact in facts})
+    return Call(_accumulate, function, seed, batches, before, unused, gives=gives, name=name)
 
 
 @check(ACCUMULATE, points=1.75)
 def gradients_weigh_all_items_alike(accumulate_gradients, *, rng):
     """The gradients are in proportion to those of one forward and backward pass over all micro-batches at once."""
     drawn = [tuple(rng.integers(1, 7, int(rng.integers(1, 6)))) for _ in range(int(rng.integers(5, 9)))]
-    for name, counts in (
-        ("4 micro-batches, unequal token counts", UNEQUAL),
-        ("1 micro-batch", UNEQUAL[:1]),
-        ("the same shapes, other counts", [tuple(6 - count for count in rows) for rows in UNEQUAL[2:]]),
-        (f"{len(drawn)} micro-batches of 1 to 5 rows", drawn),
-    ):
-        yield _case(accumulate_gradients, rng, name, counts)
+    for name, counts in {
+        "4 micro-batches, unequal token counts": UNEQUAL,
+        "1 micro-batch": UNEQUAL[:1],
+        "the same shapes, other counts": [tuple(6 - count for count in rows) for rows in UNEQUAL[2:]],
+        f"{len(drawn)} micro-batches of 1 to 5 rows": drawn,
+    }.items():
+        yield _case(accumulate_gradients, rng, name, counts, "shares")
 
 
 @check(ACCUMULATE, points=0.5)
 def gradients_are_divided_by_all_items(accumulate_gradients, *, rng):
     """The gradients are as large as those of the whole batch: their sum is divided by the number of all items."""
-    yield _case(accumulate_gradients, rng, "4 micro-batches, unequal token counts", UNEQUAL, length=True)
-    yield _case(accumulate_gradients, rng, "3 micro-batches, other counts", [(6, 2), (5, 5, 5), (1,)], length=True)
+    yield _case(accumulate_gradients, rng, "4 micro-batches, unequal token counts", UNEQUAL, "length")
+    yield _case(accumulate_gradients, rng, "3 micro-batches, other counts", [(6, 2), (5, 5, 5), (1,)], "length")
 
 
 @check(ACCUMULATE, points=0.25)
 def loss_is_that_of_the_whole_batch(accumulate_gradients, *, rng):
     """The returned loss is a float, the mean over all items that count."""
-    yield _case(accumulate_gradients, rng, "4 micro-batches, unequal token counts", UNEQUAL, loss=True)
+    yield _case(accumulate_gradients, rng, "4 micro-batches, unequal token counts", UNEQUAL, "loss", "kind")
     counts = [tuple(rng.integers(1, 7, 2)) for _ in range(5)]
-    yield _case(accumulate_gradients, rng, "5 micro-batches of 2 rows", counts, loss=True)
+    yield _case(accumulate_gradients, rng, "5 micro-batches of 2 rows", counts, "loss", "kind")
 
 
 @check(ACCUMULATE, points=0.25)
@@ -219,13 +220,13 @@ def nothing_may_count_in_a_micro_batch(accumulate_gradients, *, rng):
 @check(ACCUMULATE, points=0.25)
 def old_gradients_do_not_count(accumulate_gradients, *, rng):
     """What was in .grad before the call has no part in the result."""
-    yield _case(accumulate_gradients, rng, "1 micro-batch, every .grad was 1 before", UNEQUAL[:1], before=1.0)
+    yield _case(accumulate_gradients, rng, "1 micro-batch, every .grad was 1 before", UNEQUAL[:1], "shares", before=1.0)
 
 
 @check(ACCUMULATE, points=0.25)
 def unused_parameters_get_no_gradient(accumulate_gradients, *, rng):
     """A parameter that the model does not use has no gradient afterwards, or zeros."""
-    yield _case(accumulate_gradients, rng, "1 micro-batch, an unused layer", UNEQUAL[:1], unused=True)
+    yield _case(accumulate_gradients, rng, "1 micro-batch, an unused layer", UNEQUAL[:1], "shares", unused=True)
 
 
 @check(ACCUMULATE, points=0.75)
@@ -233,5 +234,5 @@ def one_graph_is_alive(accumulate_gradients, *, rng):
     """A forward pass sees one micro-batch, each has at most two passes, and no graphs pile up."""
     for sizes in ([3] * 8, [1, 2, 5, 5, 1], [int(n) for n in rng.integers(2, 6, 6)]):
         counts = [tuple(rng.integers(1, 7, n)) for n in sizes]
-        limits = {"rows": at_most(max(sizes), least=1), "passes": at_most(2), "graphs": at_most(GRAPHS)}
-        yield _case(accumulate_gradients, rng, f"micro-batches of {sizes} rows", counts, **limits)
+        name = f"micro-batches of {sizes} rows"
+        yield _case(accumulate_gradients, rng, name, counts, "rows", "passes", "graphs")

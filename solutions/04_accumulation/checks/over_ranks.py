@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from autograder.checking.cases import Case, close, clue, complaint, fact
 from autograder.checking.check import check
@@ -31,13 +32,12 @@ class Evaluated:
 
 
 def _evaluate(rank: int, world_size: int, evaluate: Any, values: np.ndarray) -> Evaluated:
-    import torch.distributed as dist
-
     asked: list[int] = []
 
     def losses(indices):
-        asked.extend(int(i) for i in indices)
-        return torch.from_numpy(values[[int(i) for i in indices]].copy())
+        indices = [int(i) for i in indices]
+        asked.extend(indices)
+        return torch.from_numpy(values[indices])
 
     mean = evaluate(rank, world_size, len(values), losses)
     of_ranks: list[Any] = [None] * world_size
@@ -50,26 +50,17 @@ def _evaluate(rank: int, world_size: int, evaluate: Any, values: np.ndarray) -> 
         uneven = f"the ranks have {sizes} examples, expected numbers that differ by at most one"
     number = isinstance(mean, int | float | np.generic) or (isinstance(mean, torch.Tensor) and mean.numel() == 1)
     strange = "" if number and math.isfinite(mean) and mean else f"{mean!r} is returned, expected the mean"
-    return Evaluated(
-        float(mean) if number else mean,
-        type(mean).__name__.replace("float64", "float"),
-        repeated,
-        uneven,
-        strange,
-        asked,
-    )
+    kind = type(mean).__name__.replace("float64", "float")
+    return Evaluated(float(mean) if number else mean, kind, repeated, uneven, strange, asked)
 
 
-def _evaluation(evaluate: Any, n: int, values: np.ndarray, rtol: float = 1e-5, **facts: Any) -> Case:
-    """Losses of which every rank must return the mean, or what `facts` name instead."""
-    scale = float(np.abs(values).max())
-    expected = Evaluated(**facts) if facts else Evaluated(mean=close(values.mean(), atol=rtol * scale))
-    return Case(f"{len(values)} examples", n, _evaluate, (evaluate, values), expect=[expected] * n)
-
-
-def _losses(rng: np.random.Generator, length: int) -> np.ndarray:
-    """Losses of very different size, some below zero: a sum in float32 would show in the seventh digit."""
-    return rng.random(length) ** 4 * 1000 - 100
+def _evaluation(evaluate: Any, rng: np.random.Generator, n: int, length: int, rtol: float = 0, **facts: Any) -> Case:
+    """An evaluation of drawn losses. rtol: of the mean; 0 where the mean is not compared."""
+    # Of very different size, some below zero: a sum in float32 would show in the seventh digit.
+    values = rng.random(length) ** 4 * 1000 - 100
+    if rtol:
+        facts["mean"] = close(values.mean(), atol=rtol * np.abs(values).max())
+    return Case(f"{length} examples", n, _evaluate, (evaluate, values), [Evaluated(**facts)] * n)
 
 
 @check(EVALUATE, points=0.75)
@@ -77,7 +68,7 @@ def evaluation_is_the_mean_over_all_examples(evaluate, *, rng):
     """Every rank returns the mean over all examples, for lengths that the ranks do not divide."""
     for n in (2, 3, 4, 1):
         for length in (12, 10, 7, 101, int(rng.integers(5, 60))):
-            yield _evaluation(evaluate, n, _losses(rng, length))
+            yield _evaluation(evaluate, rng, n, length, rtol=1e-5)
 
 
 @check(EVALUATE, points=0.5)
@@ -85,7 +76,7 @@ def every_example_is_evaluated_once(evaluate, *, rng):
     """Each example is evaluated once, on one rank."""
     for n in (2, 4):
         for length in (12, 10, 7, int(rng.integers(5, 60))):
-            yield _evaluation(evaluate, n, _losses(rng, length), repeated="")
+            yield _evaluation(evaluate, rng, n, length, repeated="")
 
 
 @check(EVALUATE, points=0.25)
@@ -93,24 +84,21 @@ def ranks_have_equally_many_examples(evaluate, *, rng):
     """The ranks' numbers of examples differ by at most one."""
     for n in (2, 4):
         for length in (10, 7, int(rng.integers(5, 60))):
-            yield _evaluation(evaluate, n, _losses(rng, length), uneven="")
+            yield _evaluation(evaluate, rng, n, length, uneven="")
 
 
 @check(EVALUATE, points=0.25)
 def ranks_without_examples_take_part(evaluate, *, rng):
     """With fewer examples than ranks, those without an example take part, and return a number."""
     for length in (1, 3):
-        yield _evaluation(evaluate, 4, _losses(rng, length), strange="")
+        yield _evaluation(evaluate, rng, 4, length, strange="")
 
 
 @check(EVALUATE, points=0.25)
 def means_are_exact_floats(evaluate, *, rng):
     """The mean is a float, and that of one process up to a relative error of 1e-12."""
     for n in (2, 3):
-        values = _losses(rng, 102)  # equally many on each rank
-        yield _evaluation(
-            evaluate, n, values, kind="float", mean=close(values.mean(), atol=1e-12 * np.abs(values).max())
-        )
+        yield _evaluation(evaluate, rng, n, 102, rtol=1e-12, kind="float")  # equally many on each rank
 
 
 # ---- 5 · noise and signal ----
@@ -165,30 +153,28 @@ def _gradients(rng: np.random.Generator, n: int, numel: int, dtype: str, kind: s
 
 
 def _estimation(
-    function: Any, rng, n: int, numel: int, rows: int, dtype="float64", kind="", what="noise", facts=None, **how
+    function: Any, rng, n: int, numel: int, rows: int, *facts: str, dtype="float64", kind="", **how
 ) -> Case:
-    """Gradients of which every rank must return the noise or the signal, or what `facts` name instead."""
+    """An estimate of which these facts are compared."""
     grads = _gradients(rng, n, numel, dtype, kind)
     wide = np.stack(grads).astype(np.float64)
     noise = rows * wide.var(axis=0, ddof=1).sum()
     signal = (wide.mean(axis=0) ** 2).sum() - noise / (rows * n)
-    # The signal is a difference: both parts bound its rounding error.
-    other = _gradients(rng, n, numel, "float64", "") if what == "ratio" else []
+    other = _gradients(rng, n, numel, "float64", "") if "ratio" in facts else []
     beside = rows * np.stack(other).var(axis=0, ddof=1).sum() if other else 1.0
-    near = close(noise / beside, rtol=NOISE_RTOL)
-    if what == "signal":
-        near = close(signal, rtol=NOISE_RTOL, atol=NOISE_RTOL * noise)
+    expected = {"noise": close(noise, NOISE_RTOL), "ratio": close(noise / beside, NOISE_RTOL), "changed": ""}
+    # The signal is a difference: both parts bound its rounding error.
+    expected |= {"signal": close(signal, NOISE_RTOL, atol=NOISE_RTOL * noise), "kinds": ["float"] * 2}
     name = f"B = {rows}, {numel} parameters, {dtype}{kind and ', ' + kind}"
-    expect = [facts or Estimated(**{what: near})] * n
+    expect = [Estimated(**{fact: expected[fact] for fact in facts})] * n
     return Case(name, n, _estimate, (function, grads, rows, other), expect=expect, **how)
 
 
-def _of_any_size(function: Any, rng, what: str):
-    """Gradients on 2, 3 and 4 ranks, of which `what` is compared."""
+def _of_any_size(function: Any, rng, fact: str):
     for n in (2, 3, 4):
-        yield _estimation(function, rng, n, 5, 8, what=what)
-        yield _estimation(function, rng, n, int(rng.integers(2, 30)), int(rng.integers(1, 50)), what=what)
-        yield _estimation(function, rng, n, 5, 8, kind=OPPOSITE, what=what)
+        yield _estimation(function, rng, n, 5, 8, fact)
+        yield _estimation(function, rng, n, int(rng.integers(2, 30)), int(rng.integers(1, 50)), fact)
+        yield _estimation(function, rng, n, 5, 8, fact, kind=OPPOSITE)
 
 
 @check(NOISE, points=1)
@@ -213,14 +199,14 @@ def signal_is_unbiased(noise_and_signal, *, rng):
 def small_differences_survive(noise_and_signal, *, rng):
     """All is computed in float64, float32 gradients too: where the ranks nearly agree, the noise is still right."""
     for n in (2, 4):
-        yield _estimation(noise_and_signal, rng, n, 300, 32, "float32", NEARLY_EQUAL, what="ratio")
+        yield _estimation(noise_and_signal, rng, n, 300, 32, "ratio", dtype="float32", kind=NEARLY_EQUAL)
 
 
 @check(NOISE, points=0.25)
 def noise_costs_one_all_reduce(noise_and_signal, *, rng):
     """Each rank communicates at most 8 numbers more than the gradient has, and gathers no gradients."""
     # Of the values nothing is compared here, so nothing needs to be drawn.
-    yield _estimation(noise_and_signal, rng, 4, 5_000, 4, "float32", facts=Estimated(), judge=_sends(4, 5_000))
+    yield _estimation(noise_and_signal, rng, 4, 5_000, 4, dtype="float32", judge=_sends(4, 5_000))
 
 
 def _sends(world_size: int, numel: float = math.inf) -> Callable[[int, list], str]:
@@ -248,12 +234,11 @@ def _numbers(message: Any, world_size: int) -> int:
 @check(NOISE, points=0.25)
 def noise_and_signal_are_floats(noise_and_signal, *, rng):
     """Every rank returns two floats."""
-    yield _estimation(noise_and_signal, rng, 2, 5, 8, facts=Estimated(kinds=["float"] * 2))
+    yield _estimation(noise_and_signal, rng, 2, 5, 8, "kinds")
 
 
 @check(NOISE, points=0.25)
 def noise_leaves_the_gradient_alone(noise_and_signal, *, rng):
     """The gradient that is given stays as it was, on every rank, though all ranks' gradients are reduced."""
     for dtype in ("float64", "float32"):
-        judge = _sends(2)
-        yield _estimation(noise_and_signal, rng, 2, 5, 8, dtype, facts=Estimated(changed=""), judge=judge)
+        yield _estimation(noise_and_signal, rng, 2, 5, 8, "changed", dtype=dtype, judge=_sends(2))

@@ -63,13 +63,11 @@ def masked_sum(prediction: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor,
 def _micro_batches(seed: int, sizes: list[tuple[int, int]]) -> list[tuple]:
     """Rows near (1, 1/2, 1/4), so that they add up to sums that grow; the second entry only at the beginning."""
     g = torch.Generator().manual_seed(seed)
-    return [
-        (
-            (SCALES[:, int(k >= FADES)] * (1 + 0.1 * torch.rand(rows, 3, generator=g))).bfloat16(),
-            (torch.arange(rows) < counted).bfloat16(),
-        )
-        for k, (rows, counted) in enumerate(sizes)
-    ]
+    batches = []
+    for k, (rows, counted) in enumerate(sizes):
+        x = SCALES[:, int(k >= FADES)] * (1 + 0.1 * torch.rand(rows, 3, generator=g))
+        batches.append((x.bfloat16(), (torch.arange(rows) < counted).bfloat16()))
+    return batches
 
 
 @dataclass
@@ -116,8 +114,8 @@ def _is_used(name: str, sizes: list) -> bool:
     return name.startswith("compute") or (name.startswith("more") and any(rows > 4 for rows, _ in sizes))
 
 
-def _case(main_gradients: Any, rng, name: str, sizes: list, before: float | None = None, what: str = "used") -> Call:
-    """A call, of which `what` is compared."""
+def _case(main_gradients: Any, rng, name: str, sizes: list, *facts: str, before: float | None = None) -> Call:
+    """A call of which these facts are compared."""
     seed = int(rng.integers(2**31))
     model = Line(seed)
     totals, count = {name: np.zeros(p.shape) for name, p in model.named_parameters()}, 0
@@ -130,50 +128,48 @@ def _case(main_gradients: Any, rng, name: str, sizes: list, before: float | None
         count += counted
     near = {key: close(total / count, rtol=RTOL, atol=1e-12) for key, total in totals.items()}
     used = {key: value for key, value in near.items() if _is_used(key, sizes)}
-    shares = {key: close(value, rtol=RTOL) for key, value in _shares({key: totals[key] for key in used}).items()}
-    expected = {
-        "shares": Main(shares=shares),
-        "used": Main(used=used),
-        "unused": Main(len(near), unused={key: value for key, value in near.items() if key not in used}),
-        "dtypes": Main(dtypes=["float32"]),
-        "grads": Main(left=0, alive=at_most(1)),
-    }[what]
-    return Call(_main, main_gradients, seed, sizes, before, gives=expected, name=name)
+    shares = _shares({key: totals[key] for key in used})
+    expected = {"count": len(near), "used": used, "dtypes": ["float32"], "left": 0, "alive": at_most(1)}
+    expected["shares"] = {key: close(value, rtol=RTOL) for key, value in shares.items()}
+    expected["unused"] = {key: value for key, value in near.items() if key not in used}
+    gives = Main(**{fact: expected[fact] for fact in facts})
+    return Call(_main, main_gradients, seed, sizes, before, gives=gives, name=name)
 
 
 @check(MAIN, points=1.5)
 def main_gradients_are_added_in_float32(main_gradients, *, rng):
     """The gradients of a bfloat16 model's micro-batches are added in float32."""
-    yield _case(main_gradients, rng, "1,000 micro-batches of 1 row", LONG, what="shares")
+    yield _case(main_gradients, rng, "1,000 micro-batches of 1 row", LONG, "shares")
 
 
 @check(MAIN, points=0.5)
 def main_gradients_are_divided_once(main_gradients, *, rng):
     """The sum of the gradients is divided once by all that counts."""
-    yield _case(main_gradients, rng, "2 micro-batches, unequal counts", UNEQUAL)
-    yield _case(main_gradients, rng, "4 micro-batches, two of them wholly masked", [(2, 0), (3, 2), (2, 0), (1, 1)])
+    yield _case(main_gradients, rng, "2 micro-batches, unequal counts", UNEQUAL, "used")
+    masked = [(2, 0), (3, 2), (2, 0), (1, 1)]
+    yield _case(main_gradients, rng, "4 micro-batches, two of them wholly masked", masked, "used")
 
 
 @check(MAIN, points=0.25)
 def every_parameter_has_its_tensor(main_gradients, *, rng):
     """There is a tensor for each parameter, in order: zeros without a gradient, which may come late."""
-    yield _case(main_gradients, rng, "a frozen parameter and a layer without use", UNEQUAL, what="unused")
-    yield _case(main_gradients, rng, "3 micro-batches, the first of which does not use a layer", LATER, what="shares")
+    yield _case(main_gradients, rng, "a frozen parameter and a layer without use", UNEQUAL, "count", "unused")
+    yield _case(main_gradients, rng, "3 micro-batches, the first of which does not use a layer", LATER, "shares")
 
 
 @check(MAIN, points=0.25)
 def main_gradients_are_float32(main_gradients, *, rng):
     """The returned tensors are float32."""
-    yield _case(main_gradients, rng, "2 micro-batches", UNEQUAL, what="dtypes")
+    yield _case(main_gradients, rng, "2 micro-batches", UNEQUAL, "dtypes")
 
 
 @check(MAIN, points=0.25)
 def earlier_gradients_do_not_count(main_gradients, *, rng):
     """What was in .grad before the call has no part in the result."""
-    yield _case(main_gradients, rng, "2 micro-batches, every .grad was 7 before", EQUAL, before=7.0, what="shares")
+    yield _case(main_gradients, rng, "2 micro-batches, every .grad was 7 before", EQUAL, "shares", before=7.0)
 
 
 @check(MAIN, points=0.25)
 def one_gradient_is_alive(main_gradients, *, rng):
     """One micro-batch's .grad is alive at a time, and none afterwards."""
-    yield _case(main_gradients, rng, "8 micro-batches", [(2, 2)] * 8, what="grads")
+    yield _case(main_gradients, rng, "8 micro-batches", [(2, 2)] * 8, "left", "alive")
