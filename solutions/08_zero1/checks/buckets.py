@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.cases import ANYTHING, Call, Case, at_most, close, clue, fact
+from autograder.checking.cases import Call, Case, at_most, close, clue, fact
 from autograder.checking.check import check
 from autograder.checking.expect import ceil_div, collective
 from autograder.checking.inputs import eighths
@@ -61,45 +61,34 @@ def _drive(rank: int, world_size: int, reducer_class: Any, layout: list, dtype: 
     return found
 
 
-def _steps(rng: np.random.Generator, n: int, layout: list, count: int = 2) -> list:
-    shapes = [shape for bucket in layout for shape in bucket]
+def _steps(rng: np.random.Generator, n: int, name: str, count: int = 2) -> list:
+    shapes = [shape for bucket in LAYOUTS[name] for shape in bucket]
     return [[[eighths(rng, shape) for shape in shapes] for _ in range(n)] for _ in range(count)]
+
+
+def _case(reducer: Any, name: str, steps: list, scale=True, dtype="float32", also="", judge=None) -> Case:
+    """A case: after every backward, each rank has the shards of the mean, or with `scale` of a multiple of it."""
+    layout, n = LAYOUTS[name], len(steps[0])
+    expect: list[list[Finished]] = [[] for _ in range(n)]
+    for gradients in steps:
+        means = _means(layout, gradients)
+        length = math.sqrt(sum(float(np.square(rows).sum()) for rows in means))
+        for rank in range(n):
+            shards = [close(rows[rank] / (length if scale else 1.0), **ROUNDING) for rows in means]
+            expect[rank].append(Finished("", directions=shards) if scale else Finished("", shards))
+    name, parts = f"{name}, {dtype}{also}", 2 * len(steps) + 1
+    return Case(name, n, _drive, (reducer, layout, dtype, steps), expect, judge=judge, parts=parts)
 
 
 def _means(layout: list, gradients: list) -> list[np.ndarray]:
     """Of each bucket its padded mean, a row per rank."""
-    at, found = 0, []
+    found, first = [], 0
     for bucket in layout:
-        of_bucket = [
-            [np.zeros(shape) if g is None else g for shape, g in zip(bucket, mine[at : at + len(bucket)], strict=True)]
-            for mine in gradients
-        ]
-        found.append(mean_shards(of_bucket))
-        at += len(bucket)
+        places = range(first, first + len(bucket))
+        zeros = dict(zip(places, map(np.zeros, bucket), strict=True))
+        found.append(mean_shards([[zeros[i] if mine[i] is None else mine[i] for i in places] for mine in gradients]))
+        first += len(bucket)
     return found
-
-
-def _expected(layout: list, gradients: list, which: str, dtype: str = "") -> list[Finished]:
-    """The facts of each rank after one backward. which: "shards" as they are, or "directions"."""
-    means = _means(layout, gradients)
-    length = math.sqrt(sum(float(np.square(rows).sum()) for rows in means))
-    facts = []
-    for rank in range(len(gradients)):
-        shards = [close(rows[rank], **ROUNDING, dtype=dtype) for rows in means]
-        directions = [close(rows[rank] / length, **ROUNDING) for rows in means]
-        facts.append(
-            Finished("", shards if which == "shards" else ANYTHING, directions if which == "directions" else ANYTHING)
-        )
-    return facts
-
-
-def _case(reducer: Any, name: str, layout: list, steps: list, which="directions", dtype="float32", judge=None) -> Case:
-    """A case: after every backward, each rank has the shards of the mean, or of a multiple of it."""
-    n = len(steps[0])
-    wanted = [_expected(layout, gradients, which) for gradients in steps]
-    expect = [[of_step[rank] for of_step in wanted] for rank in range(n)]
-    args = (reducer, layout, dtype, steps)
-    return Case(name, n, _drive, args, expect, judge=judge, parts=2 * len(steps) + 1)
 
 
 @check(BUCKETS, points=1.25)
@@ -107,22 +96,21 @@ def shards_are_parts_of_each_buckets_sum(GradientBuckets, *, rng):
     """After every backward, finish() returns each bucket's shard of the sum over the ranks, up to a common factor."""
     tried = [(1, "3 buckets"), (2, "3 buckets"), (3, "3 buckets"), (4, "1 bucket"), (5, "a bucket for each parameter")]
     for n, name in tried:
-        yield _case(GradientBuckets, name, LAYOUTS[name], _steps(rng, n, LAYOUTS[name]))
+        yield _case(GradientBuckets, name, _steps(rng, n, name))
 
 
 @check(BUCKETS, points=0.25)
 def the_buckets_are_means(GradientBuckets, *, rng):
     """The shards are those of the mean over the ranks."""
     for n, name in ((2, "3 buckets"), (3, "1 bucket")):
-        yield _case(GradientBuckets, name, LAYOUTS[name], _steps(rng, n, LAYOUTS[name]), "shards")
+        yield _case(GradientBuckets, name, _steps(rng, n, name), scale=False)
 
 
 @check(BUCKETS, points=0.25)
 def bf16_is_reduced_in_float32(GradientBuckets, *, rng):
     """Gradients in bf16 are summed in float32 buffers."""
     for n in (2, 3):
-        steps = _steps(rng, n, LAYOUTS["3 buckets"])
-        yield _case(GradientBuckets, "3 buckets, bfloat16", LAYOUTS["3 buckets"], steps, dtype="bfloat16")
+        yield _case(GradientBuckets, "3 buckets", _steps(rng, n, "3 buckets"), dtype="bfloat16")
 
 
 def _one_per_bucket(n: int, layout: list) -> Callable[[int, list[Ledger]], str]:
@@ -133,11 +121,8 @@ def _one_per_bucket(n: int, layout: list) -> Callable[[int, list[Ledger]], str]:
     def judge(rank: int, parts: list[Ledger]) -> str:
         for part in parts[:-1:2]:
             if (sent := [(collective(m.call), m.bytes) for m in part]) != want:
-                words = ", ".join(f"{kind} of {nbytes} bytes" for kind, nbytes in sent) or "nothing"
-                return (
-                    f"in one backward rank {rank} sends {words}; expected {len(want)} reduce-scatters of "
-                    + ", ".join(f"{nbytes} bytes" for _, nbytes in want)
-                )
+                got, right = (", ".join(f"{kind} of {nbytes} bytes" for kind, nbytes in of) for of in (sent, want))
+                return f"in one backward rank {rank} sends {got or 'nothing'}; expected {right}"
         return ""
 
     return judge
@@ -147,21 +132,19 @@ def _one_per_bucket(n: int, layout: list) -> Callable[[int, list[Ledger]], str]:
 def each_bucket_is_one_reduce_scatter(GradientBuckets, *, rng):
     """A backward sends only one reduce-scatter per bucket, of N⌈B/N⌉ float32 numbers, in the buckets' order."""
     for n, name in ((2, "3 buckets"), (3, "a bucket for each parameter")):
-        layout = LAYOUTS[name]
-        yield _case(GradientBuckets, name, layout, _steps(rng, n, layout), judge=_one_per_bucket(n, layout))
+        yield _case(GradientBuckets, name, _steps(rng, n, name), judge=_one_per_bucket(n, LAYOUTS[name]))
 
 
 @check(BUCKETS, points=0.5)
 def missing_gradients_keep_the_order(GradientBuckets, *, rng):
     """A gradient that is missing on some ranks counts as zeros, and a complete bucket waits for those before it."""
-    layout = LAYOUTS["3 buckets"]
     for n in (2, 3):
-        steps = _steps(rng, n, layout, count=3)
+        steps = _steps(rng, n, "3 buckets", count=3)
         for place in (1, 2):  # rank 0 never completes bucket 0 in the second backward, and has none of bucket 1
             steps[1][0][place] = None
         for rank in range(n):
             steps[2][rank][4] = None  # nobody has this one
-        yield _case(GradientBuckets, "gradients missing", layout, steps)
+        yield _case(GradientBuckets, "3 buckets", steps, also=", gradients missing")
 
 
 def _oracle(numels: list[list[int]], world_size: int) -> int:
@@ -264,6 +247,4 @@ def the_peak_is_predicted(peak_bytes, *, rng):
     cases = [[[4], [2, 6]], [[7, 7], [1]], [[1], [1], [9]], [[10], [1, 1]], [[1], [2, 6], [1]], [[3] * 5] * 4, some]
     for numels in cases:
         for n in (1, 2, 3, 4, 64):
-            yield Call(
-                peak_bytes, [list(sizes) for sizes in numels], n, gives=_oracle(numels, n), what="the peak in bytes"
-            )
+            yield Call(peak_bytes, list(map(list, numels)), n, gives=_oracle(numels, n), what="the peak in bytes")

@@ -36,10 +36,7 @@ def _bounds(shard_bounds: Any, numel: int, n: int) -> Iterator[Call]:
     size = ceil_div(numel, n)
     for rank in range(n):
         pair = min(rank * size, numel), min((rank + 1) * size, numel)
-        yield Call(shard_bounds, numel, rank, n, sees=_pair, gives=pair, what=BOUNDS.format(rank))
-
-
-BOUNDS = "the pair of bounds of rank {}"
+        yield Call(shard_bounds, numel, rank, n, sees=_pair, gives=pair, what=f"the pair of bounds of rank {rank}")
 
 
 def _pair(bounds: Any, *_: int) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,9 +14,8 @@ from torch import nn
 
 from autograder.checking.cases import ANYTHING, Case, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.expect import collective
 from autograder.checking.inputs import eighths
-from ranks.ledger import Ledger
+from autograder.checks.zero1.training import change_of_grad, set_gradients
 
 #: A mean of multiples of 1/8 up to 4, divided before the sum or after it.
 ROUNDING = {"rtol": 1e-6, "atol": 1e-6}
@@ -28,7 +27,6 @@ OFFSET = np.float32(1 / 64)
 KINDS = {
     "2 parameters of 7 numbers": [((2, 2), "float32", True), ((3,), "float32", True)],
     "1 number": [((1,), "float32", True)],
-    "one parameter frozen, one given twice, one without a gradient, three dtypes": MIXED,
 }
 
 
@@ -49,21 +47,24 @@ class Reduced:
     numel: int = fact("self.numel")
     size: int = fact("self.size")
     params: list[int] = fact("self.params, as positions in the given list,")
-    changed: str = complaint()
+    changed: list[str] = complaint()
 
 
-def _reduce(rank: int, world_size: int, sharded_class: Any, kinds: list, repeated: bool, gradients: list) -> Reduced:
-    """Shards of the parameters' gradients, with None where `gradients[rank][i]` is."""
+def _reduce(rank: int, world_size: int, sharded_class: Any, kinds: list, gradients: list, *repeated: int) -> Reduced:
+    """repeated: places of the parameters that are given twice."""
     params = [nn.Parameter(torch.zeros(shape, dtype=getattr(torch, dtype)), trained) for shape, dtype, trained in kinds]
-    sharded = sharded_class(params[i] for i in [*range(len(params)), *([0] if repeated else [])])
-    for p, g in zip(params, gradients[rank], strict=True):
-        p.grad = None if g is None else torch.tensor(g).to(p.dtype)
+    sharded = sharded_class(params[i] for i in [*range(len(params)), *repeated])
+    set_gradients(params, gradients[rank])
+    given = [None if p.grad is None else p.grad.clone() for p in params]
     shard = sharded.reduced_gradient()
-    same = all(_same(p.grad, g) for p, g in zip(params, gradients[rank], strict=True))
-    changed = "" if same else "reduced_gradient() changed a parameter's .grad"
+    changed = [change_of_grad("reduced_gradient()", p.grad, g) for p, g in zip(params, given, strict=True)]
     places = _places(sharded.params, params)
-    dist.barrier()
-    return Reduced(shard.detach().clone(), scaled([shard])[0], sharded.numel, sharded.size, places, changed)
+    return Reduced(shard.detach().clone(), None, sharded.numel, sharded.size, places, changed)
+
+
+def _reduce_and_scale(rank: int, world_size: int, *args: Any) -> Reduced:
+    reduced = _reduce(rank, world_size, *args)
+    return replace(reduced, direction=scaled([reduced.shard])[0])
 
 
 def scaled(shards: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -78,70 +79,50 @@ def direction(shards: np.ndarray) -> list[close]:
     return [close(row / np.linalg.norm(shards), **ROUNDING) for row in shards]
 
 
-def _same(grad: torch.Tensor | None, given: np.ndarray | None) -> bool:
-    """Is `.grad` what was given? Eighths are exact in each dtype."""
-    if grad is None or given is None:
-        return grad is None and given is None
-    return bool(np.array_equal(grad.double().numpy(), given.astype(np.float64)))
-
-
 def _places(found: Any, params: list) -> list[int]:
     """Where in `params` each element of a list stands; [] if it is no list, or has something else."""
-    places = [i for p in found for i, known in enumerate(params) if p is known] if isinstance(found, list) else []
-    return places if isinstance(found, list) and len(places) == len(found) else []
+    if not isinstance(found, list):
+        return []
+    places = [i for p in found for i, known in enumerate(params) if p is known]
+    return places if len(places) == len(found) else []
 
 
-def _only_reduces(nbytes: int) -> Callable[[int, list[Ledger]], str]:
-    """A judge: before its barrier a rank makes one reduce-scatter of so many bytes, and nothing else."""
-
-    def judge(rank: int, parts: list[Ledger]) -> str:
-        sent = [(collective(m.call), m.bytes) for m in parts[0]]
-        if sent == [("reduce_scatter", nbytes)]:
-            return ""
-        words = ", ".join(f"{kind} of {size} bytes" for kind, size in sent) or "nothing"
-        return f"rank {rank} sends {words}, expected one reduce_scatter of {nbytes} bytes, the padded vector in float32"
-
-    return judge
-
-
-def _plain_cases(sharded_class: Any, rng: np.random.Generator, counts: tuple[int, ...], which: str) -> Iterator[Case]:
-    """Cases on parameters that are all trained. which: "direction", "shard" or "sends" is judged."""
+def _drawn(rng: np.random.Generator, counts: tuple[int, ...]) -> Iterator[tuple[str, int, list, list]]:
+    """name, N, the parameters and `gradients[rank][i]`, where all are trained."""
     for n in counts:
         for name, kinds in KINDS.items():
-            if kinds is MIXED:
-                continue
-            gradients = [[eighths(rng, shape) + OFFSET for shape, _, _ in kinds] for _ in range(n)]
-            mean = mean_shards(gradients)
-            expect = [Reduced(direction=one) for one in direction(mean)]
-            if which != "direction":
-                expect = [Reduced(close(row, **ROUNDING) if which == "shard" else ANYTHING) for row in mean]
-            judge = _only_reduces(4 * mean.size) if which == "sends" else None
-            yield Case(name, n, _reduce, (sharded_class, kinds, False, gradients), expect, judge=judge, parts=2)
+            yield name, n, kinds, [[eighths(rng, shape) + OFFSET for shape, _, _ in kinds] for _ in range(n)]
 
 
 @check("08-ex2-gradient", points=0.75)
 def shards_are_parts_of_the_gradients_sum(ShardedGradient, *, rng):
     """A shard is the rank's part of the gradient of all ranks, up to a common factor, for any N and sizes."""
-    yield from _plain_cases(ShardedGradient, rng, (1, 2, 3, 4, 5), "direction")
+    for name, n, kinds, gradients in _drawn(rng, (1, 2, 3, 4, 5)):
+        expect = [Reduced(direction=one) for one in direction(mean_shards(gradients))]
+        yield Case(name, n, _reduce_and_scale, (ShardedGradient, kinds, gradients), expect)
 
 
 @check("08-ex2-gradient", points=0.25)
 def the_sum_is_divided_by_the_ranks(ShardedGradient, *, rng):
     """The gradient is the mean over the ranks."""
-    yield from _plain_cases(ShardedGradient, rng, (2, 3, 5), "shard")
+    for name, n, kinds, gradients in _drawn(rng, (2, 3, 5)):
+        expect = [Reduced(close(row, **ROUNDING)) for row in mean_shards(gradients)]
+        yield Case(name, n, _reduce, (ShardedGradient, kinds, gradients), expect)
 
 
 @check("08-ex2-gradient", points=0.25)
 def only_a_reduce_scatter_is_sent(ShardedGradient, *, rng):
     """On several ranks, one reduce-scatter of the padded float32 vector is all that is sent."""
-    yield from _plain_cases(ShardedGradient, rng, (2, 3), "sends")
+    for name, n, kinds, gradients in _drawn(rng, (2, 3)):
+        sends = [("reduce_scatter", 4 * mean_shards(gradients).size, "the padded vector in float32")]
+        yield Case(name, n, _reduce, (ShardedGradient, kinds, gradients), [Reduced()] * n, sends)
 
 
 @check("08-ex2-gradient", points=0.25)
 def trainable_parameters_count_once(ShardedGradient, *, rng):
     """Frozen parameters and second mentions are left out, a missing gradient is zeros, and no .grad is changed."""
+    trained = [i for i, (_, _, trained) in enumerate(MIXED) if trained]
     for n in (2, 3):
-        trained = [i for i, (_, _, trained) in enumerate(MIXED) if trained]
         gradients = [[eighths(rng, shape) if t else None for shape, _, t in MIXED] for _ in range(n)]
         for rank, mine in enumerate(gradients):
             mine[0] = mine[0] if rank == 1 else None  # missing on all ranks but one
@@ -150,7 +131,7 @@ def trainable_parameters_count_once(ShardedGradient, *, rng):
         numel, size = sum(int(np.prod(MIXED[i][0])) for i in trained), mean.shape[1]
         expect = [Reduced(ANYTHING, one, numel, size, trained, changed="") for one in direction(mean)]
         name = "one parameter frozen, one given twice, one without a gradient"
-        yield Case(name, n, _reduce, (ShardedGradient, MIXED, True, gradients), expect, parts=2)
+        yield Case(name, n, _reduce_and_scale, (ShardedGradient, MIXED, gradients, 0), expect)
 
 
 @dataclass
@@ -201,9 +182,8 @@ def bf16_is_summed_in_float32(ShardedGradient, *, rng):
         # Each fits into the 8 bits of bf16, and no sum of an odd and even ones above 256 does.
         odd, *even = 225 + 2 * rng.integers(0, 16, (1, 5)), *(32 + 2 * rng.integers(0, 16, (n - 1, 5)))
         gradients = [[np.asarray(g, np.float32).reshape(-1) / np.float32(8)] for g in (odd, *even)]
-        expect = [
-            replace(Reduced(direction=one), shard=close(row, dtype="float32", rtol=math.inf))
-            for one, row in zip(direction(mean_shards(gradients)), mean_shards(gradients), strict=True)
-        ]
-        args = (ShardedGradient, [((5,), "bfloat16", True)], False, gradients)
-        yield Case("5 parameters in bfloat16", n, _reduce, args, expect, parts=2)
+        mean = mean_shards(gradients)
+        float32 = [close(row, dtype="float32", rtol=math.inf) for row in mean]  # its numbers are the direction's matter
+        expect = [Reduced(*facts) for facts in zip(float32, direction(mean), strict=True)]
+        args = (ShardedGradient, [((5,), "bfloat16", True)], gradients)
+        yield Case("5 parameters in bfloat16", n, _reduce_and_scale, args, expect)

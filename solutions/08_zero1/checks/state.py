@@ -11,25 +11,23 @@ import torch
 
 from autograder.checking.cases import ANYTHING, Case, close, clue, complaint, fact
 from autograder.checking.check import check
-from autograder.checks.zero1.training import OPTIMIZERS, STEP_ERROR, Run, make_run, unsharded
+from autograder.checks.zero1.training import (
+    OPTIMIZERS,
+    STEP_ERROR,
+    Run,
+    make_optimizer,
+    make_run,
+    set_gradients,
+    unsharded,
+)
 
 STATE = "08-ex5-state"
 
 
-def _optimizer(optimizer_class: Any, run: Run, tensors: list) -> Any:
-    inner, kwargs = OPTIMIZERS[run.optimizer]
-    return optimizer_class(tensors, inner, **kwargs)
-
-
-def _step(optimizer: Any, tensors: list[torch.Tensor], run: Run, step: int, rank: int) -> None:
+def _step(optimizer: Any, params: list, run: Run, step: int, rank: int) -> None:
     optimizer.param_groups[0]["lr"] = run.rates.get(step, optimizer.param_groups[0]["lr"])
-    _set_gradients(tensors, run, step, rank)
+    set_gradients(params, run.gradients[step][rank])
     optimizer.step()
-
-
-def _set_gradients(tensors: list[torch.Tensor], run: Run, step: int, rank: int) -> None:
-    for p, g in zip(tensors, run.gradients[step][rank], strict=True):
-        p.grad = torch.tensor(g).to(p.dtype)
 
 
 def _plain(value: Any) -> Any:
@@ -60,14 +58,13 @@ class Saved:
 
 def _save(rank: int, world_size: int, optimizer_class: Any, run: Run, when: int) -> Saved:
     """Make the steps of a run and take a state after `when` of them."""
-    tensors = run.tensors()
-    optimizer = _optimizer(optimizer_class, run, tensors)
-    for step in range(len(run.gradients) + 1):
+    params = run.make_parameters()
+    optimizer = make_optimizer(optimizer_class, run, params)
+    for step in range(len(run.gradients)):
         if step == when:
             state = optimizer.state_dict()
             taken = {name: _plain(value) for name, value in state.items()}
-        if step < len(run.gradients):
-            _step(optimizer, tensors, run, step, rank)
+        _step(optimizer, params, run, step, rank)
     pieces = {name: value for name, value in state.items() if isinstance(value, torch.Tensor) and value.dim()}
     views = [name for name, v in pieces.items() if v.untyped_storage().nbytes() != v.nbytes]
     shared = [*views, *(name for name, v in pieces.items() if not np.array_equal(taken[name], _plain(v)))]
@@ -93,19 +90,18 @@ def _saved(optimizer_class: Any, rng: np.random.Generator, *names: str) -> Itera
                 keys = sorted(["master", "lr", *(inside[optimizer] if when else [])])
                 masters = unsharded(run)[when - 1] if when else run.parameters
                 flat = np.concatenate([p.reshape(-1) for p in masters]).astype(np.float64)
-                bound = STEP_ERROR * float(np.max(np.abs(flat)))
+                facts = {
+                    "keys": keys,
+                    "shared": "",
+                    "odd": "",
+                    "lr": 0.03 if when else OPTIMIZERS[optimizer][1]["lr"],
+                    "step": close(when) if "step" in keys else ANYTHING,
+                }
                 expect = []
                 for rank in range(n):
                     mine = flat[rank * run.size : (rank + 1) * run.size]
-                    facts = {
-                        "keys": keys,
-                        "lengths": {name: len(mine) for name in keys if name not in ("lr", "step")},
-                        "master": close(mine, atol=bound),
-                        "shared": "",
-                        "odd": "",
-                        "lr": 0.03 if when else OPTIMIZERS[optimizer][1]["lr"],
-                        "step": close(when) if "step" in keys else ANYTHING,
-                    }
+                    facts["lengths"] = {name: len(mine) for name in keys if name not in ("lr", "step")}
+                    facts["master"] = close(mine, atol=STEP_ERROR * float(np.max(np.abs(flat))))
                     expect.append(Saved(**{name: facts[name] for name in names}))
                 yield Case(run.name, n, _save, (optimizer_class, run, when), expect)
 
@@ -141,15 +137,15 @@ class Restored:
 
 def _restore(rank: int, world_size: int, optimizer_class: Any, run: Run, when: int, others: int) -> Restored:
     """One optimizer makes all steps; another, after `others` steps of its own, loads the first one's state."""
-    whole, other = run.tensors(), run.tensors()
+    whole, other = run.make_parameters(), run.make_parameters()
     with torch.no_grad():
         for p in other:
             p += 1
-    first, second = (_optimizer(optimizer_class, run, tensors) for tensors in (whole, other))
+    first, second = (make_optimizer(optimizer_class, run, params) for params in (whole, other))
     for step in range(others):
-        _set_gradients(other, run, step, rank)
+        set_gradients(other, run.gradients[step][rank])
         second.step()
-    _set_gradients(other, run, 0, rank)
+    set_gradients(other, run.gradients[0][rank])
     second.reduced_gradient()  # of gradients that no step will use
     for step in range(len(run.gradients)):
         if step == when:
@@ -162,7 +158,7 @@ def _restore(rank: int, world_size: int, optimizer_class: Any, run: Run, when: i
         _step(first, whole, run, step, rank)
         if step >= when:
             _step(second, other, run, step, rank)
-    flat, ends = (np.concatenate([_plain(p).reshape(-1) for p in tensors]) for tensors in (whole, other))
+    flat, ends = (np.concatenate([_plain(p).reshape(-1) for p in params]) for params in (whole, other))
     differ += [] if np.array_equal(flat, ends) else ["at the end"]
     changed = [name for name, value in given.items() if not np.array_equal(before[name], _plain(value))]
     return Restored(
@@ -183,9 +179,9 @@ class Refused:
 
 def _load_wrong(rank: int, world_size: int, optimizer_class: Any, run: Run, what: str, more: int) -> Refused:
     """Load a master shard with `more` numbers too many, then the right one."""
-    tensors = run.tensors()
-    optimizer = _optimizer(optimizer_class, run, tensors)
-    _step(optimizer, tensors, run, 0, rank)
+    params = run.make_parameters()
+    optimizer = make_optimizer(optimizer_class, run, params)
+    _step(optimizer, params, run, 0, rank)
     state = optimizer.state_dict()
     try:
         optimizer.load_state_dict({**state, "master": torch.zeros(len(state["master"]) + more)})

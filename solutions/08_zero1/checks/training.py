@@ -30,8 +30,7 @@ class Run:
     """Some steps of one optimizer: `parameters[i]` is the i-th tensor, `gradients[step][rank][i]` what rank has for it.
 
     frozen: indices of parameters that do not require a gradient. repeated: indices given twice. dtypes: torch's
-    names. rates: step → the learning rate from this step on. clip: the bounds, one a step, or None. options: the
-    optimizer's arguments, in the place of those in `OPTIMIZERS`.
+    names. rates: step → the learning rate from this step on. clip: the bounds, one per step, or None.
     """
 
     name: str
@@ -43,7 +42,6 @@ class Run:
     dtypes: tuple[str, ...] = ()
     rates: dict[int, float] = field(default_factory=dict)
     clip: list[float] | None = None
-    options: dict[str, float] = field(default_factory=dict)
 
     @property
     def numel(self) -> int:
@@ -60,8 +58,8 @@ class Run:
         """How many numbers a shard has."""
         return ceil_div(self.numel, self.ranks)
 
-    def tensors(self) -> list[nn.Parameter]:
-        """Fresh parameters."""
+    def make_parameters(self) -> list[nn.Parameter]:
+        """Fresh ones."""
         dtypes = self.dtypes or ("float32",) * len(self.parameters)
         return [
             nn.Parameter(torch.tensor(p).to(getattr(torch, dtype)), requires_grad=i not in self.frozen)
@@ -95,43 +93,48 @@ class Stepped:
 
 def drive(rank: int, world_size: int, optimizer_class: Any, run: Run) -> list[Made | Stepped]:
     """Inside a rank: all steps of a run."""
-    inner, kwargs = OPTIMIZERS[run.optimizer]
-    tensors, norm = run.tensors(), math.nan
-    before = [(p.dtype, p.requires_grad) for p in tensors]
-    last = [p.detach().double().numpy().copy() for p in tensors]
-    given = (tensors[i] for i in [*range(len(tensors)), *run.repeated])
-    optimizer = optimizer_class(given, inner, **(kwargs | run.options))
-    found: list[Made | Stepped] = [_made(optimizer)]
+    params, norm = run.make_parameters(), math.nan
+    before = [(p.dtype, p.requires_grad) for p in params]
+    last = numbers_of(params)
+    optimizer = make_optimizer(optimizer_class, run, [*params, *(params[i] for i in run.repeated)])
+    master = getattr(optimizer, "master", None)
+    odd = "" if isinstance(master, nn.Parameter) else f"self.master is a {type(master).__name__}, not an nn.Parameter"
+    found: list[Made | Stepped] = [Made("before the first step", odd, None if odd else master.detach().clone())]
     for step, gradients in enumerate(run.gradients):
         optimizer.zero_grad()
         if step in run.rates:
             optimizer.param_groups[0]["lr"] = run.rates[step]
-        grads = [
-            None if g is None else torch.tensor(g).to(p.dtype) for p, g in zip(tensors, gradients[rank], strict=True)
-        ]
-        for p, g in zip(tensors, grads, strict=True):
-            p.grad = None if g is None else g.clone()
+        set_gradients(params, gradients[rank])
+        given = [None if p.grad is None else p.grad.clone() for p in params]
         if run.clip:
             norm = float(optimizer.clip_grad_norm_(run.clip[step]))
         optimizer.step()
-        numbers = [p.detach().double().numpy().copy() for p in tensors]
-        held, said = bytes_held(optimizer, besides=tensors), int(optimizer.state_bytes())
-        touched = [_touched(p.grad, g) for p, g in zip(tensors, grads, strict=True)]
-        replaced = [
-            _replaced(i, old, (p.dtype, p.requires_grad))
-            for i, (old, p) in enumerate(zip(before, tensors, strict=True))
-        ]
-        when = f"after step {step + 1}"
-        moved = any(not np.array_equal(old, new) for old, new in zip(last, numbers, strict=True))
+        numbers = numbers_of(params)
+        moved = not all(map(np.array_equal, last, numbers))
         last = numbers
+        held, said = bytes_held(optimizer, besides=params), int(optimizer.state_bytes())
+        touched = [change_of_grad("step()", p.grad, g) for p, g in zip(params, given, strict=True)]
+        replaced = [_replaced(i, before[i], (p.dtype, p.requires_grad)) for i, p in enumerate(params)]
+        when = f"after step {step + 1}"
         found.append(Stepped(when, _left(optimizer), held, said, norm, touched, moved, numbers, replaced))
     return found
 
 
-def _made(optimizer: Any) -> Made:
-    master = getattr(optimizer, "master", None)
-    odd = "" if isinstance(master, nn.Parameter) else f"self.master is a {type(master).__name__}, not an nn.Parameter"
-    return Made("before the first step", odd, None if odd else master.detach().clone())
+def make_optimizer(optimizer_class: Any, run: Run, params: list[nn.Parameter]) -> Any:
+    """The student's optimizer of a run, given a generator."""
+    inner, kwargs = OPTIMIZERS[run.optimizer]
+    return optimizer_class((p for p in params), inner, **kwargs)
+
+
+def set_gradients(params: list[nn.Parameter], gradients: list[np.ndarray | None]) -> None:
+    """Set each `.grad`, in the parameter's dtype; None where there is none."""
+    for p, g in zip(params, gradients, strict=True):
+        p.grad = None if g is None else torch.tensor(g).to(p.dtype)
+
+
+def numbers_of(params: list[nn.Parameter]) -> list[np.ndarray]:
+    """Copies of the parameters' numbers in float64."""
+    return [p.detach().double().numpy().copy() for p in params]
 
 
 def _left(optimizer: Any) -> str:
@@ -144,13 +147,13 @@ def _left(optimizer: Any) -> str:
     return f"{left} outlived the step, which must set both gradients of the shard to None" if left else ""
 
 
-def _touched(grad: torch.Tensor | None, given: torch.Tensor | None) -> str:
-    """In words: what a step did to a p.grad, or ""."""
+def change_of_grad(call: str, grad: torch.Tensor | None, given: torch.Tensor | None) -> str:
+    """In words: what a call did to a p.grad, or ""."""
     if given is None:
-        return "" if grad is None else "step() set a p.grad that was None; it must stay None"
+        return "" if grad is None else f"{call} set a p.grad that was None; it must stay None"
     if grad is None:
-        return "step() removed p.grad; it must stay as it was"
-    return "" if torch.equal(grad, given) else "step() changed the numbers in p.grad; it must stay as it was"
+        return f"{call} removed p.grad; it must stay as it was"
+    return "" if torch.equal(grad, given) else f"{call} changed the numbers in p.grad; it must stay as it was"
 
 
 def _replaced(number: int, old: tuple, new: tuple) -> str:
@@ -163,9 +166,9 @@ def _replaced(number: int, old: tuple, new: tuple) -> str:
 def unsharded(run: Run) -> list[list[np.ndarray]]:
     """The parameters after each step of torch's own optimizer on whole float32 parameters and mean gradients."""
     inner, kwargs = OPTIMIZERS[run.optimizer]
-    masters = [nn.Parameter(p.detach().float()) for p in run.tensors()]
+    masters = [nn.Parameter(p.detach().float()) for p in run.make_parameters()]
     trained = [p for i, p in enumerate(masters) if i not in run.frozen]
-    optimizer, after = inner(trained, **(kwargs | run.options)), []
+    optimizer, after = inner(trained, **kwargs), []
     for step, gradients in enumerate(run.gradients):
         optimizer.param_groups[0]["lr"] = run.rates.get(step, optimizer.param_groups[0]["lr"])
         for i, p in enumerate(masters):
@@ -174,11 +177,8 @@ def unsharded(run: Run) -> list[list[np.ndarray]]:
         if run.clip:
             nn.utils.clip_grad_norm_(trained, run.clip[step])
         optimizer.step()
-        after.append([p.detach().double().numpy().copy() for p in masters])
+        after.append(numbers_of(masters))
     return after
-
-
-# ---- inputs ----
 
 
 def _gradients(rng: np.random.Generator, n: int, shapes: list[tuple[int, ...]]) -> list[list[np.ndarray]]:
@@ -207,8 +207,7 @@ def mixed_run(rng: np.random.Generator, n: int) -> Run:
     for step, gradients in enumerate(mixed.gradients):
         for rank, mine in enumerate(gradients):
             mine[1] = None
-            if step != 1 or rank == 0:
-                mine[2] = None
+            mine[2] = mine[2] if step == 1 and rank > 0 else None
     return mixed
 
 
@@ -217,9 +216,6 @@ def usual_runs(rng: np.random.Generator, n: int) -> list[Run]:
     runs = [make_run(rng, n, name, [(3, 4), (5,), (), (2, 1)]) for name in OPTIMIZERS]
     runs += [make_run(rng, n, "Adam", [(1,)]), make_run(rng, n, "SGD with momentum", [(2,), (1,)])]
     return runs
-
-
-# ---- what is expected ----
 
 
 def steps_of(
