@@ -38,6 +38,12 @@ def draw_state(rng: np.random.Generator, d: int) -> tuple[np.ndarray, np.ndarray
     return rng.normal(size=d), rng.normal(size=d), rng.uniform(0.5, 2.0, size=d)
 
 
+def draw_step_state(rng: np.random.Generator, d: int) -> list[np.ndarray]:
+    """Weights, EMA weights, m and v, (d,) each."""
+    w, m, v = draw_state(rng, d)
+    return [w, rng.normal(size=d), m, v]
+
+
 def autograd(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
     """The gradient of the mean squared error over all examples, by torch's autograd."""
     weights = torch.tensor(w, dtype=torch.float64, requires_grad=True)

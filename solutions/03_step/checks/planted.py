@@ -16,7 +16,7 @@ import numpy as np
 from autograder.checking.cases import Call, clue, complaint
 from autograder.checking.check import check
 from autograder.checking.expect import shown
-from autograder.checks.step.common import STEP_SHOWN, draw_state, examples, step_call, torch_step
+from autograder.checks.step.common import STEP_SHOWN, draw_step_state, examples, step_call, torch_step
 
 #: The gradients (N, accum_steps, d) of all micro-batches → the one (d,) with which Adam updates, or several (K, d).
 Combine = Callable[[np.ndarray], np.ndarray]
@@ -48,12 +48,8 @@ LOST: dict[str, Combine] = {
     "uses worker 0 alone": lambda grads: grads[0].mean(axis=0),
     "leaves the last worker out": lambda grads: grads[: max(1, len(grads) - 1)].mean(axis=(0, 1)),
     "uses each worker's last micro-batch alone": lambda grads: grads[:, -1].mean(axis=0),
-    "leaves each worker's first micro-batch out": lambda grads: grads[:, min(1, grads.shape[1] - 1) :].mean(
-        axis=(0, 1)
-    ),
-    "counts worker 0 twice and the last one never": lambda grads: np.concatenate(
-        [grads[:1], grads[: max(1, len(grads) - 1)]]
-    ).mean(axis=(0, 1)),
+    "leaves each worker's first micro-batch out": lambda grads: grads[:, int(grads.shape[1] > 1) :].mean(axis=(0, 1)),
+    "counts worker 0 twice and the last one never": lambda grads: grads[[0, *range(len(grads) - 1)]].mean(axis=(0, 1)),
 }
 
 UPDATES: dict[str, Combine] = {
@@ -130,8 +126,8 @@ def averaged_updates_are_caught(step_is_right, *, rng):
 def planted_step_adds_the_workers(summing_step, *, rng):
     """`summing_step` is the step of exercise 5, but Adam gets the sum of the workers' gradients."""
     for shape in [(3, 2, 4, 5), (4, 1, 2, 3), (1, 3, 2, 2)]:
-        xs, ys, w = examples(rng, shape[:3], shape[3])
-        state = [w, rng.normal(size=shape[3]), *draw_state(rng, shape[3])[1:]]
+        xs, ys, _ = examples(rng, shape[:3], shape[3])
+        state = draw_step_state(rng, shape[3])
         expected = torch_step(xs, ys, state, STEP_SHOWN, 3, factor=shape[0])
         more = (*state, *STEP_SHOWN.values(), 3)
         yield step_call(summing_step, xs, ys, *more, expected=expected, name=f"N, accum_steps, B, d = {shape}")

@@ -17,7 +17,7 @@ from autograder.checks.step.common import (
     Parts,
     blocks_of,
     closest,
-    draw_state,
+    draw_step_state,
     examples,
     near,
     torch_step,
@@ -45,19 +45,16 @@ def _sees_parts(expected: list[np.ndarray]) -> Callable:
 
 def _steps(rng: np.random.Generator) -> Iterator[tuple[str, np.ndarray, np.ndarray, list[np.ndarray], dict, int]]:
     """name, xs, ys, state, hyperparameters and t of single steps, and of thirty in a row."""
-    shape = (3, 2, 4, 5)
-    xs, ys, w = examples(rng, shape[:3], shape[3])
-    _, m, v = draw_state(rng, 5)
-    name = f"one step at t = 3, N, accum_steps, B, d = {shape}"
-    yield name, xs, ys, [w, rng.normal(size=5), m, v], STEP_SHOWN, 3
+    xs, ys, _ = examples(rng, (3, 2, 4), 5)
+    yield "one step at t = 3, N, accum_steps, B, d = (3, 2, 4, 5)", xs, ys, draw_step_state(rng, 5), STEP_SHOWN, 3
 
     for shape in [(2, 2, 2, 3), *EDGES]:
         xs, ys, w = examples(rng, shape[:3], shape[3])
         state = [w, rng.normal(size=shape[3]), np.zeros(shape[3]), np.zeros(shape[3])]
         yield f"t = 1, N, accum_steps, B, d = {shape}", xs, ys, state, STEP_SHOWN, 1
 
-    state = [*state[:2], *draw_state(rng, shape[3])[1:]]
-    yield f"t = 1, m and v not zero, N, accum_steps, B, d = {shape}", xs, ys, state, STEP_SHOWN, 1
+    state, name = draw_step_state(rng, shape[3]), f"t = 1, m and v not zero, N, accum_steps, B, d = {shape}"
+    yield name, xs, ys, state, STEP_SHOWN, 1
 
     w = rng.normal(size=7)
     state = [w, w.copy(), np.zeros(7), np.zeros(7)]
@@ -67,8 +64,8 @@ def _steps(rng: np.random.Generator) -> Iterator[tuple[str, np.ndarray, np.ndarr
         state = torch_step(xs, ys, state, STEP_USUAL, t)
     yield "t = 1,000,000", xs, ys, state, STEP_USUAL, 10**6
 
-    x, y, w = examples(rng, (24,), 3)
-    state = [w, rng.normal(size=3), *draw_state(rng, 3)[1:]]
+    x, y, _ = examples(rng, (24,), 3)
+    state = draw_step_state(rng, 3)
     for deal in [(1, 1, 24), (4, 3, 2), (24, 1, 1), (1, 24, 1), (6, 2, 2)]:
         name = f"24 examples dealt as N, accum_steps, B = {deal}"
         yield name, x.reshape(*deal, 3), y.reshape(deal), state, STEP_SHOWN, 4
@@ -89,17 +86,16 @@ def step_follows_torch(distributed_training_step, *, rng):
 def average_follows_the_new_weights(distributed_training_step, *, rng):
     """The EMA weights are the average of the old ones and the new weights, in the first step, too."""
     for t in (1, 3):
-        xs, ys, w = examples(rng, (3, 2, 4), 5)
-        old, decay = rng.normal(size=5), STEP_SHOWN["decay"]
+        (xs, ys, _), state = examples(rng, (3, 2, 4), 5), draw_step_state(rng, 5)
 
-        def sees(result: Any, *_: Any, old: np.ndarray = old, decay: float = decay) -> Averaged:
-            blocks = blocks_of(5, result, of_any_shape=True)
+        def sees(result: Any, *_: Any, old: np.ndarray = state[1]) -> Averaged:
+            blocks, decay = blocks_of(5, result, of_any_shape=True), STEP_SHOWN["decay"]
             averages = [decay * old + (1 - decay) * block for block in blocks]
             fits = any(np.allclose(a, b, rtol=1e-9) for a in averages for b in blocks)
             text = "no part of the result is decay * ema_weights + (1 - decay) * the new weights"
             return Averaged("" if fits else text, np.concatenate(blocks))
 
-        arguments = (xs, ys, w, old, *draw_state(rng, 5)[1:], *STEP_SHOWN.values(), t)
+        arguments = (xs, ys, *state, *STEP_SHOWN.values(), t)
         yield Call(distributed_training_step, *arguments, sees=sees, gives=Averaged(""), name=f"one step at t = {t}")
 
 
@@ -133,8 +129,8 @@ def _apart(step: Callable, nested: tuple, arrays: tuple, more: tuple) -> float:
 def step_takes_lists(distributed_training_step, *, rng):
     """A list of the workers' arrays, or a list of lists, gives the result that one array gives."""
     for what, nest in (("arrays", list), ("lists of arrays", lambda a: [list(worker) for worker in a])):
-        xs, ys, w = examples(rng, (3, 2, 4), 5)
-        more = (w, rng.normal(size=5), *draw_state(rng, 5)[1:], *STEP_SHOWN.values(), 3)
+        xs, ys, _ = examples(rng, (3, 2, 4), 5)
+        more = (*draw_step_state(rng, 5), *STEP_SHOWN.values(), 3)
         arguments = (distributed_training_step, (nest(xs), nest(ys)), (xs, ys), more)
         how = {"what": "the largest difference from the result for arrays", "name": f"lists of {what}"}
         yield Call(_apart, *arguments, gives=close(0.0, atol=1e-9), **how)
