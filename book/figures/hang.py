@@ -46,13 +46,13 @@ def still(budget: str) -> tuple[str, str]:
     marks += _bar(CALL, TIMEOUT, y + ROW, "still-box", "ncclras, py-spy")
     marks += _bar(TIMEOUT, END, y + ROW, "still-box", "dumps, torchfrtrace")
     whole = float(budget)
-    marks.append(label(0, rows + 18, f"What a timeout leaves of {_clock(whole)}, to scale"))
+    marks.append(label(0, rows + 18, f"Above, not to scale. Below, to scale: what a timeout leaves of {_clock(whole)}"))
     for row, minutes in enumerate(TIMEOUTS):
         y, left = rows + 28 + ROW * row, whole - minutes - DUMP - KILL
         noticed, ended = (LEFT + (END - LEFT) * moment / whole for moment in (minutes, minutes + DUMP + KILL))
         marks.append(label(LEFT - 6, y + 14, _clock(minutes), "still-title", "end"))
         marks += _bar(LEFT, noticed, y, "node-switch", "wait")
-        marks += _bar(noticed, ended, y, "node-port", "")
+        marks += _bar(noticed, ended, y, "node-port", _clock(DUMP + KILL))
         marks += _bar(ended, END, y, "still-box", f"{_clock(left)} to restart")
     alt = (
         f"Four ranks, the agent and you over time. Ranks 0, 1 and 3 call an all-reduce, which does not complete; rank "
