@@ -12,7 +12,7 @@ SCHEDULER, FRAME, AGENT, BUS, RANK_ROW, DISK = 4, 62, 76, 128, 144, 270
 AGENT_WIDE, STORE, STORE_WIDE = 98, 120, 44
 FRAME_HIGH, HIGH = 178, 26
 #: From a rank to its watchdog, how wide and how high a thread is: the rank's own arrow to the disk passes beside it.
-ENDS, THREAD, LOW = 20, 56, 18
+ENDS, THREAD, LOW = 20, 62, 18
 #: What is on the disk, and who writes it.
 FILES = (
     "rank 0: the checkpoint",
@@ -43,10 +43,10 @@ def still() -> tuple[str, str]:
             x = left + EDGE + place * (RANK + 8)
             marks += _titled(x, RANK_ROW, RANK, HIGH, f"rank {node * RANKS + place}", "node-gpu")
             top = RANK_ROW + HIGH + ENDS
-            marks += _titled(x, top, THREAD, LOW, "watchdog", "node-port")
+            marks += _titled(x, top, THREAD, LOW, "watchdogs", "node-port")
             marks += _titled(x, top + LOW + 6, THREAD, LOW, "monitor", "node-port")
             marks += _arrow(x + 10, top, x + 10, RANK_ROW + HIGH)
-            marks.append(label(x + 16, top - 6, "ends"))
+            marks.append(label(x + 16, top - 6, "end"))
             start = x + 22 if place == 0 else left + EDGE + AGENT_WIDE - 4
             marks += _arrow(start, AGENT + HIGH, start, RANK_ROW)
             marks += _arrow(x + THREAD / 2, top + 2 * LOW + 6, x + THREAD / 2, DISK)
@@ -66,7 +66,7 @@ def still() -> tuple[str, str]:
     alt = (
         "The scheduler starts an agent, torchrun, on each of two nodes, and sends SIGTERM to it and to its ranks, "
         "unless told otherwise. Each agent starts the two ranks of its node, looks at them and kills them. Inside "
-        "each rank a watchdog thread can end it. "
+        "each rank watchdog threads, one per process group, can end it. "
         "Both agents and all ranks meet at a store, which is on the first node. On a shared disk rank 0 "
         "writes the checkpoint, each rank its error file and its output, where --log-dir says, and each rank's "
         "heartbeat monitor, a second thread, a dump, where TORCH_FR_DUMP_TEMP_FILE says."

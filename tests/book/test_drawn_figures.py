@@ -91,11 +91,11 @@ def test_only_the_hung_rank_of_a_hang_does_not_wait_in_the_all_reduce():
     assert bars[2] * (16 + 5 / 6) == pytest.approx(bars[3] * (1 + 2 / 3), abs=0.1)
 
 
-def test_every_rank_of_a_job_has_a_watchdog_and_every_node_an_agent():
+def test_every_rank_of_a_job_has_watchdogs_and_every_node_an_agent():
     picture, alt = live_figure.module("launch_parts").still()
     assert re.findall(r">rank (\d)<", picture) == list("0123")
-    assert picture.count(">watchdog<") == picture.count(">monitor<") == 4
-    assert picture.count(">ends<") == 4  # each its own rank
+    assert picture.count(">watchdogs<") == picture.count(">monitor<") == 4
+    assert picture.count(">end<") == 4  # each their own rank
     assert picture.count(">agent (torchrun)<") == 2 and picture.count(">store<") == 1 and "watchdog" in alt
     (store,) = re.findall(r'x="([\d.]+)"[^>]*>store<', picture)
     arrows = re.findall(r'd="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"[^>]*#store-tip', picture)
