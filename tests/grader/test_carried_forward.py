@@ -12,7 +12,7 @@ from nbgrader.converters import Autograde
 from autograder.checking.expect import CheckFailed, Hint
 from autograder.grading.jail import outside
 from autograder.grading.nbgrader import scoring
-from autograder.grading.running import run_cells, workers
+from autograder.grading.running import carried_forward, run_cells, workers
 from autograder.grading.running.kernels import Reply
 from autograder.grading.running.take_over import take_over
 from autograder.insight import marks, report
@@ -344,6 +344,8 @@ def test_no_answer_has_the_best_of_two_behaviours():
     task = workers.Task(("ada", "03_step"), nbformat.writes(handed_in), nbformat.writes(nb), {})
     graded = nbformat.reads(workers.execute(task), as_version=4)
     assert [scoring.score(cell(graded, test)) for test in tests] == [1.75, 2.5]
+    of_one_answer = carried_forward._of_one_answer
+    assert of_one_answer({"a"}, {"a", "b"}) == {"a", "b"} and not of_one_answer({"a", "c"}, {"a", "b"})
 
 
 def wrong_sum():

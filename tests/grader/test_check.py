@@ -48,6 +48,7 @@ LOW = np.array([1.0, -np.inf])
     [
         ([1.0, 2.0, 3.0 + 1e-12], [1.0, 2.0, 3.0], None),
         ([1.0, 2.0, 4.0], [1.0, 2.0, 3.0], r"the mean is wrong at index \(2,\): got 4, expected 3"),
+        ([2e-5], [1e-5], "the mean is wrong"),
         ([1.0, 2.0, 3.0], [[1.0, 2.0, 3.0]], "shape"),
         ([1.0, -np.inf], LOW, None),
         *[

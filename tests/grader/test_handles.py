@@ -25,7 +25,7 @@ def test_a_function_is_called_there_with_copies(inmate):
     function = handle(inmate, "def f(x, *, by=2):\n    return {'twice': x * by, 'at': [1, (2,)]}", "f")
     got = function(np.arange(3), by=4)
     assert np.array_equal(got["twice"], [0, 4, 8]) and got["at"] == [1, (2,)]
-    assert function.__name__ == "f"
+    assert function.__name__ == "f" and not hasattr(function, "__globals__")
 
 
 LOOKS = """

@@ -1,5 +1,6 @@
 """If a person can read the answers in a file, they are read; what no one can read says what it is."""
 
+import contextlib
 import copy
 import gzip
 import io
@@ -214,6 +215,9 @@ def test_no_link_is_followed_to_another_name(tmp_path):
     (path.parent / "mine.ipynb").symlink_to(tmp_path / "secret.ipynb")
     (path.parent / "deeper").symlink_to(tmp_path)
     assert "no other notebook" in reading.read_file(path).metadata.autograder.problem
+    # Nor one that takes a folder's place while the submission is read.
+    with submission_files.opened(path.parent) as top, contextlib.ExitStack() as stack, pytest.raises(OSError):
+        submission_files._folder_below(top, "deeper", stack)
 
 
 #: Syntax → the version of Python that has brought it.

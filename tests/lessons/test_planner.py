@@ -189,6 +189,9 @@ def test_the_experts_by_hand():
     free = replace(far, model=replace(DEEPSEEK_V3, nodes_per_token=None))
     ratio = communication.experts(free, (0.0, 0.0))[0] / communication.experts(far, (0.0, 0.0))[0]
     assert ratio == pytest.approx(8 * (1 - (7 / 8) ** 8) / 4, rel=0.05)
+    # A rank that is alone has the states of all parameters.
+    alone = replace(one, layout=Layout(dp=1, zero_stage=0))
+    assert memory.states(alone) == pytest.approx(18 * parameters(DEEPSEEK_V3).total)
 
 
 def test_data_parallelism_by_hand():
