@@ -216,10 +216,10 @@ def test_a_token_takes_the_same_flops_in_every_lesson(model, causal):
 
 
 def test_attention_adds_to_llama_3_what_lesson_02_says():
-    m = LLAMA3_405B
-    share = flops_per_token(m, "full") - flops_per_token(m, "none")
-    glued = chapter("02_costs", "attention =")["glued"]
-    assert glued["attention"] == f"{100 * share / (6 * parameters(m).total):.1f}"
+    glued = chapter("02_costs", '"attention_8b"')["glued"]
+    for name, m in (("attention", LLAMA3_405B), ("attention_8b", LLAMA3_8B)):
+        share = flops_per_token(m, "full") - flops_per_token(m, "none")
+        assert glued[name] == f"{100 * share / (6 * parameters(m).total):.0f}"
 
 
 # From how few tokens per GPU on can gradients not hide?
