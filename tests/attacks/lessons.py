@@ -62,8 +62,8 @@ def solution(lesson: str) -> nbformat.NotebookNode:
 
 
 def files(lesson: str) -> list[Path]:
-    """The files that the solution notebook finds beside itself."""
-    return sorted((notebook.SOLUTIONS / "17_capstone" / "files").glob("*.py")) if lesson == CAPSTONE else []
+    """The files that the notebook finds beside itself, as students get them."""
+    return sorted((notebook.NOTEBOOKS / "17_capstone").glob("*.py")) if lesson == CAPSTONE else []
 
 
 def right(lesson: str) -> nbformat.NotebookNode:
