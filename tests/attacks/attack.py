@@ -24,7 +24,6 @@ from tests.helpers import toy_course
 FULL = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
 WITHOUT_EX2 = FULL | {"ex2": 0.0}
 NOTHING = dict.fromkeys(FULL, 0.0)
-WRONG = "def square(x):\n    return 0\n"
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def by_answer(name: str, tries: str, source: str, head: str = "", **more: Any) -
 
 def by_cell(name: str, tries: str, source: str, head: str = "", **more: Any) -> Attack:
     """An attack by a cell of the student's own, which begins with `head`; the second answer is wrong."""
-    return Attack(name, tries, with_answers(head + code(source), ex2=WRONG), **more)
+    return Attack(name, tries, with_answers(head + code(source), ex2=toy_course.WRONG_SQUARE), **more)
 
 
 def beside_answers(name: str, tries: str, source: str) -> Attack:

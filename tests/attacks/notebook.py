@@ -13,15 +13,16 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-from tests.attacks.attack import NOTHING, WRONG, Attack, answer, by_answer, code, set_answer, test, with_answers
+from tests.attacks.attack import NOTHING, Attack, answer, by_answer, code, set_answer, test, with_answers
 from tests.attacks.lessons import ARRAYS
+from tests.helpers.toy_course import WRONG_SQUARE
 
 
 def _tamper(name: str, tries: str, change: Callable[[nbformat.NotebookNode], None], **more) -> Attack:
     """A wrong second answer and a changed notebook."""
 
     def make(nb: nbformat.NotebookNode) -> None:
-        set_answer(nb, "ex2", WRONG)
+        set_answer(nb, "ex2", WRONG_SQUARE)
         change(nb)
 
     return Attack(name, tries, make, **more)
@@ -178,7 +179,7 @@ def _pipe_beside(folder: Path, places: dict[str, str]) -> None:
 
 
 def _too_large(nb):
-    set_answer(nb, "ex2", WRONG)
+    set_answer(nb, "ex2", WRONG_SQUARE)
     text = json.dumps(nb)
     return text[:-1] + ', "padding": "' + "x" * 51_000_000 + '"}'
 
@@ -204,7 +205,7 @@ def _no_file(name: str, tries: str, beside: Callable[[Path, dict[str, str]], Non
 
 
 def _wrong(name: str, tries: str, beside: Callable[[Path, dict[str, str]], None]) -> Attack:
-    return Attack(name, tries, with_answers(ex2=WRONG), beside=beside)
+    return Attack(name, tries, with_answers(ex2=WRONG_SQUARE), beside=beside)
 
 
 FILES = [
@@ -292,7 +293,7 @@ def _script_in_outputs(nb):
     source = (
         f"from IPython.display import HTML, Javascript, display\ndisplay(HTML({SCRIPT!r}), Javascript({PLANTED!r}))"
     )
-    set_answer(nb, "ex2", f"{WRONG}\n{source}\nprint({SCRIPT!r})")
+    set_answer(nb, "ex2", f"{WRONG_SQUARE}\n{source}\nprint({SCRIPT!r})")
 
 
 def _script_in_errors(nb):
@@ -311,7 +312,7 @@ def _script_in_errors(nb):
 def _script_in_text(nb):
     text = f'{SCRIPT}\n\n[press](javascript:{PLANTED})\n\n<svg onload="{PLANTED}">'
     nb.cells.insert(2, new_markdown_cell(text, id="mine", metadata={"tags": [SCRIPT]}))
-    set_answer(nb, "ex2", f"{WRONG}# {SCRIPT}\n")
+    set_answer(nb, "ex2", f"{WRONG_SQUARE}# {SCRIPT}\n")
 
 
 SHOWN = [
@@ -325,7 +326,7 @@ SHOWN = [
 
 def _two_answers(nb):
     twin = copy.deepcopy(answer(nb, "ex2"))
-    twin.id, twin.source = "twin", WRONG
+    twin.id, twin.source = "twin", WRONG_SQUARE
     nb.cells.insert(nb.cells.index(answer(nb, "ex2")) + 1, twin)
 
 

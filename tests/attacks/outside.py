@@ -5,9 +5,10 @@ from __future__ import annotations
 import textwrap
 from functools import partial
 
-from tests.attacks.attack import FULL, WRONG, Attack, by_answer, by_cell, with_answers, written
+from tests.attacks.attack import FULL, Attack, by_answer, by_cell, with_answers, written
 from tests.attacks.lessons import ARRAYS
 from tests.attacks.wire import double
+from tests.helpers.toy_course import WRONG_SQUARE
 
 
 def _attempt(name: str, tries: str, source: str) -> Attack:
@@ -125,17 +126,17 @@ while True:
         watch=partial(_arrays, worth=FULL),
         quantized=partial(_arrays, worth={"ex1": 0.0, "ex2": 2.0, "ex3": 0.0}),
         double=double,
-        wrong=partial(by_answer, head=WRONG),
+        wrong=partial(by_answer, head=WRONG_SQUARE),
     ),
     Attack(
         "blanks",
         "Hands in 50,000 lines of one blank, which took long to color on the feedback page.",
-        with_answers(ex2=WRONG + "#\n" + " \n" * 50_000 + "#"),
+        with_answers(ex2=WRONG_SQUARE + "#\n" + " \n" * 50_000 + "#"),
     ),
     Attack(
         "bigsource",
         "Hands in a cell of 20 MB, for which the parser took 7.5 GB.",
-        with_answers("x = [" + "1, " * 6_600_000 + "]", ex2=WRONG),
+        with_answers("x = [" + "1, " * 6_600_000 + "]", ex2=WRONG_SQUARE),
         after=partial(_says, text="200,000 characters"),
     ),
     Attack(
@@ -165,11 +166,11 @@ for _ in range(10_000):
     sys.stderr.write('b')
     sys.stderr.flush()
 """,
-        wrong=partial(by_answer, head=WRONG),
+        wrong=partial(by_answer, head=WRONG_SQUARE),
     ),
     Attack(
         "deepsource",
         "Hands in `a.a.a…`, nested more deeply than Python's parser goes.",
-        with_answers("a" + ".a" * 90_000, ex2=WRONG),
+        with_answers("a" + ".a" * 90_000, ex2=WRONG_SQUARE),
     ),
 ]

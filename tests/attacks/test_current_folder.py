@@ -12,7 +12,7 @@ import pytest
 
 from autograder.grading import jail
 from autograder.lessons import notebook
-from tests.helpers.toy_course import LESSON, Toy, submission
+from tests.helpers.toy_course import LESSON, WRONG_SQUARE, Toy, submission
 
 LEAK = "import sys\nwith open({leaks!r}, 'a') as file:\n    print(__name__, sys.orig_argv, file=file)\n"
 #: Without a Python to start a server of its own, it depends on the shared one.
@@ -46,7 +46,7 @@ class Trap:
 @pytest.mark.slow
 def test_no_command_takes_a_module_from_the_folder_of_a_submission(tmp_path):
     toy = Toy(tmp_path / "course")
-    toy.hand_in("ada", submission(ex2="def square(x):\n    return 0\n"))
+    toy.hand_in("ada", submission(ex2=WRONG_SQUARE))
     (tmp_path / "bin").mkdir()  # as in the environment: the command beside a Python, which is this one
     (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (tmp_path / "bin" / "python").chmod(0o755)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.attacks.attack import FULL, WRONG, Attack, by_answer, code, with_answers, written
+from tests.attacks.attack import FULL, Attack, by_answer, code, with_answers, written
 from tests.attacks.lessons import ARRAYS, RING
 from tests.attacks.notebook import SCRIPT, page_is_harmless
+from tests.helpers.toy_course import WRONG_SQUARE
 
 #: Begins an answer that speaks over the inner half's connection, `line`, with the modules `inside` and `wire`.
 TALKS = """
@@ -26,7 +27,7 @@ def double(name: str, tries: str, source: str) -> Attack:
 
 def _shows(name: str, tries: str, source: str) -> Attack:
     source = source.replace("SCRIPT", repr(SCRIPT))
-    return by_answer(name, tries, source, WRONG + code(TALKS), after=page_is_harmless)
+    return by_answer(name, tries, source, WRONG_SQUARE + code(TALKS), after=page_is_harmless)
 
 
 def _runs(name: str, tries: str, source: str) -> Attack:
@@ -170,8 +171,8 @@ def is_mine(function):
 
 inside.Kernel.do_run = forged
 """,
-    wrong=partial(by_answer, head=WRONG),
-    talks=partial(by_answer, head=WRONG + code(TALKS)),
+    wrong=partial(by_answer, head=WRONG_SQUARE),
+    talks=partial(by_answer, head=WRONG_SQUARE + code(TALKS)),
     shows=_shows,
     double=double,
     runs=_runs,

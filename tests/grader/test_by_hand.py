@@ -19,11 +19,9 @@ from autograder.grading.nbgrader import lock, submission_files
 from autograder.insight import marks, report
 from autograder.lessons import nbgrader_api
 from ranks.stopwatch import family
-from tests.helpers.toy_course import LESSON, Toy, cell, lesson, submission
+from tests.helpers.toy_course import LESSON, WRONG_SQUARE, Toy, cell, lesson, submission
 
 pytestmark = pytest.mark.apart
-
-WRONG = "def square(x):\n    return 0\n"
 
 
 #: Before the course's folder; `-m autograder` runs the same in another process.
@@ -36,7 +34,7 @@ def graded(tmp_path_factory):
     toy = Toy(tmp_path_factory.mktemp("class"))
     toy.course.jail = False
     toy.hand_in("ada", submission())
-    toy.hand_in("ben", submission(ex2=WRONG))
+    toy.hand_in("ben", submission(ex2=WRONG_SQUARE))
     grade(toy)
     return toy
 
@@ -186,7 +184,7 @@ def test_ids_that_jupyterlab_gave_are_no_change(toy):
             one.source += "\n"
 
     toy.teach(change)
-    toy.hand_in("cyd", submission(ex2=WRONG))
+    toy.hand_in("cyd", submission(ex2=WRONG_SQUARE))
     grade(toy)
     assert points(toy, "ben", "07-ex2-square") == 1.5
     assert toy.row("cyd")["score"] == "4" and toy.row("ada")["score"] == "6"
@@ -368,7 +366,7 @@ def test_two_ways_to_write_an_accent_are_one_student(toy, capsys):
     toy.hand_in(decomposed, submission())
     grade(toy)
     assert toy.row(usual)["score"] == "6" and (toy.root / "submitted" / usual).is_dir()
-    toy.hand_in(decomposed, submission(ex2=WRONG))
+    toy.hand_in(decomposed, submission(ex2=WRONG_SQUARE))
     grade(toy)
     assert toy.row(usual)["score"] == "6" and "looks the same" in capsys.readouterr().err
 
@@ -434,7 +432,7 @@ def test_answers_are_written_as_files_with_what_was_given(toy, tmp_path, capsys)
     said = capsys.readouterr()
     assert "The answers in 2 notebooks are in" in said.out and "mia 07_toy: not graded yet" in said.err
     folder = tmp_path / "copies" / LESSON
-    assert (folder / "submissions" / "ben" / "07-ex2-square.py").read_text() == WRONG
+    assert (folder / "submissions" / "ben" / "07-ex2-square.py").read_text() == WRONG_SQUARE
     assert "NotImplementedError" in (folder / "base" / "07-ex2-square.py").read_text()
     assert sorted(path.name for path in (folder / "submissions").iterdir()) == ["ada", "ben"]
     assert not list(folder.rglob("*test*"))

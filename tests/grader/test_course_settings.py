@@ -31,11 +31,10 @@ from autograder.insight import marks, report
 from autograder.lessons import adapted, course_settings, names, notebook, release
 from autograder.soundness import audit
 from tests.helpers.report_tables import rows_of_table
-from tests.helpers.toy_course import LESSON, RIGHT, Toy, cell, submission
+from tests.helpers.toy_course import LESSON, RIGHT, WRONG_SQUARE, Toy, cell, submission
 
 pytestmark = pytest.mark.apart
 
-WRONG = "def square(x):\n    return 0\n"
 POLICY = "[late]\npenalty_per_day = 0.25\n"
 DUE = "[lessons.07]\ndue = 2026-10-19T14:00:00\n"  # in Berlin, two days before everybody hands in
 
@@ -57,7 +56,7 @@ def graded(tmp_path_factory):
     toy = Toy(tmp_path_factory.mktemp("class"))
     toy.teach(speak_of_points)
     toy.course.jail = False
-    for student, answers in (("ada", {}), ("ben", {"ex2": WRONG})):
+    for student, answers in (("ada", {}), ("ben", {"ex2": WRONG_SQUARE})):
         path = toy.hand_in(student, submission(**answers))
         (path.parent / "timestamp.txt").write_text("2026-10-21 12:00:00 UTC")
     grade(toy)

@@ -9,7 +9,7 @@ from nbformat.v4 import new_markdown_cell
 
 from tests.helpers import browser
 from tests.helpers.formgrader_server import Server, environment
-from tests.helpers.toy_course import LESSON, Toy, submission
+from tests.helpers.toy_course import LESSON, WRONG_SQUARE, Toy, submission
 
 pytestmark = [pytest.mark.jail, pytest.mark.thorough]
 
@@ -26,7 +26,7 @@ def toy(tmp_path_factory):
     """A class of three: right but noisy, wrong, and no notebook at all."""
     toy = Toy(tmp_path_factory.mktemp("course"))
     toy.hand_in("noisy", submission(ex1=NOISY))
-    wrong = submission(ex2="def square(x):\n    return 0\n")
+    wrong = submission(ex2=WRONG_SQUARE)
     wrong.cells[0].source = f"{SCRIPT}\n\n[press](javascript:planted) a < b {COVER} $x_1 * y_2 * z$"
     wrong.cells[:0] = [new_markdown_cell(f"<!-- --># {name}") for name in TAKEN]
     toy.hand_in("wrong", wrong)

@@ -30,11 +30,10 @@ from ranks.ledger import Ledger, Message
 from tests.helpers.hostile_markup import assert_harmless
 from tests.helpers.notebook_regions import split
 from tests.helpers.patience import PATIENCE
-from tests.helpers.toy_course import LESSON, Toy, cell, submission
+from tests.helpers.toy_course import LESSON, WRONG_SQUARE, Toy, cell, submission
 
 pytestmark = pytest.mark.jail
 
-WRONG_SQUARE = "def square(x):\n    return 0\n"
 
 #: The lessons of the example class that the tests grade; `make thorough` grades all that was handed in.
 LESSONS = ("03_step", "04_accumulation")

@@ -13,11 +13,10 @@ from autograder.grading.nbgrader.preprocessors import RunCells
 from autograder.grading.nbgrader.restore import SourceCell, restore
 from autograder.grading.running import clock
 from autograder.lessons import nbgrader_api, notebook
-from tests.helpers.toy_course import LESSON, RIGHT, Toy, at, cell, released, submission
+from tests.helpers.toy_course import LESSON, RIGHT, WRONG_SQUARE, Toy, at, cell, released, submission
 
 FULL = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
 WITHOUT_EX2 = FULL | {"ex2": 0.0}
-WRONG_SQUARE = "def square(x):\n    return 0\n"
 
 
 @pytest.fixture(scope="module")

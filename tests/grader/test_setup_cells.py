@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from autograder.grading.nbgrader import restore, setup_cells
 from autograder.grading.nbgrader.reading import notebook_of, unreadable
 from autograder.grading.nbgrader.restore import SourceCell, restored_notebook
-from tests.helpers.toy_course import LESSON, Toy, at, cell, lesson, released, submission
+from tests.helpers.toy_course import LESSON, WRONG_SQUARE, Toy, at, cell, lesson, released, submission
 
 FULL = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
 SETUP = "import math\nimport statistics\n\nTWO = 2"
@@ -71,7 +71,7 @@ CHANGED = {
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_setup_cell_that_does_not_run_costs_no_right_answer(toy, name):
-    nb = handed_in(ex2="def square(x):\n    return 0\n")
+    nb = handed_in(ex2=WRONG_SQUARE)
     source, why = CHANGED[name]
     cell(nb, "07-imports").source = source
     assert toy.grade(nb) == FULL | {"ex2": 0.0}
@@ -195,7 +195,7 @@ def strip(nb, name="f: without both"):
 
 @pytest.mark.parametrize("name", STRIPPED)
 def test_an_answer_that_lost_its_marks_is_found_and_nothing_is_called_missing(toy, name):
-    nb = handed_in(ex2="def square(x):\n    return 0\n", ex3=None)
+    nb = handed_in(ex2=WRONG_SQUARE, ex3=None)
     strip(nb, name)
     assert toy.grade(nb) == {"ex1": 1.0, "ex2": 0.0, "ex3": 0.0}
     assert [toy.comment(name) for name in FULL] == [

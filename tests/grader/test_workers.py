@@ -25,11 +25,9 @@ from ranks import stopwatch
 from tests.helpers import toy_course
 from tests.helpers.graded_class import stopped
 from tests.helpers.patience import PATIENCE
-from tests.helpers.toy_course import LESSON, Toy, submission
+from tests.helpers.toy_course import LESSON, WRONG_SQUARE, Toy, submission
 
 pytestmark = pytest.mark.jail
-
-WRONG = "def square(x):\n    return 0\n"
 
 
 @pytest.fixture
@@ -37,7 +35,7 @@ def course(tmp_path):
     """Nine submissions: every third one is wrong, one is no notebook."""
     toy = Toy(tmp_path / "class")
     for number in range(8):
-        toy.hand_in(f"student-{number}", submission(ex2=WRONG) if number % 3 == 0 else submission())
+        toy.hand_in(f"student-{number}", submission(ex2=WRONG_SQUARE) if number % 3 == 0 else submission())
     toy.hand_in("student-8", "no notebook")
     return toy
 

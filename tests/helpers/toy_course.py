@@ -27,6 +27,8 @@ RIGHT = {
     "07-ex2-square": "def square(x):\n    return x * x\n",
     "07-ex3-half": "def half(x):\n    return x / 2\n",
 }
+#: A second answer without points.
+WRONG_SQUARE = "def square(x):\n    return 0\n"
 HIDDEN = "secret_inputs = [3, 5, 8]"
 POINTS = {"07-ex1-double": 1.0, "07-ex2-square": 2.0, "07-ex3-half": 3.0}
 
