@@ -334,10 +334,11 @@ def _launch(cases: list[Any]) -> None:
         failure = CheckFailed(text, "", error.got, (), error.kind, error.error, compared)
         failure.fault = error.fault
         raise failure from error.__cause__
-    of_ranks = [results.ledger.of(rank).between_barriers() for rank in range(cases[0].ranks)]
-    for rank, parts in enumerate(of_ranks):
+    own = [results.ledger.of(rank) for rank in range(cases[0].ranks)]
+    of_ranks = [ledger.between_barriers() for ledger in own]
+    for ledger, parts in zip(own, of_ranks, strict=True):
         for part in parts:
-            part.spans = results.ledger.of(rank).spans
+            part.spans = ledger.spans
     barriers = sum(case.parts for case in cases) + 1
     if cases[0].parts and any(len(parts) != barriers + 1 for parts in of_ranks):
         fail("barrier was called, which nothing here needs", count_of_ranks(cases[0].ranks), "barrier")

@@ -14,6 +14,7 @@ import nbformat
 
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import scoring, submission_files
+from autograder.grading.nbgrader.gradebook import penalties_of
 from autograder.grading.nbgrader.late import Lateness, of_students
 from autograder.grading.running.run_cells import NOT_TRIED, is_test
 from autograder.lessons.course_settings import Settings
@@ -134,7 +135,7 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
         return ClassMarks(course.root, students, [], jobs, course.strays())
     marks, rows, totals = by_submission(course), course.rows(), course.totals()
     unfinished = {row[:2] for row in rows if row.waits and not row.question}
-    penalties = {row[:2]: row.penalty or 0.0 for row in rows}
+    penalties = penalties_of(rows)
     with course.gradebook() as gradebook:
         delays = of_students(gradebook, course.own)
     submissions = [

@@ -11,6 +11,7 @@ import argparse
 from autograder.grading import command as grade
 from autograder.grading.course import Course
 from autograder.grading.limits import printable
+from autograder.grading.nbgrader.gradebook import penalties_of
 from autograder.insight import marks
 from autograder.insight.marks import Mark
 
@@ -32,18 +33,13 @@ def command(arguments: argparse.Namespace) -> int:
     if not before:
         print("Nothing has been graded yet: run `autograder grade` first.")
         return 0
-    late = penalties(course)
+    late = penalties_of(course.rows())
     problems = course.grade(arguments.lessons, arguments.force, **grade.workers_of(arguments))
-    for (student, lesson), cost in sorted(penalties(course).items()):
+    for (student, lesson), cost in sorted(penalties_of(course.rows()).items()):
         if cost != late.get((student, lesson), cost):
             print(f"{student}  {lesson}: lateness costs {cost:g} points now, {late[student, lesson]:g} before")
     print(table(before, marks_of(course, arguments.lessons)))
     return 1 if problems else 0
-
-
-def penalties(course: Course) -> dict[tuple[str, str], float]:
-    """(student, lesson) → the points that being late has cost."""
-    return {row[:2]: row.penalty or 0.0 for row in course.rows()}
 
 
 def marks_of(course: Course, lessons: list[str]) -> dict[tuple[str, str, str], Mark]:

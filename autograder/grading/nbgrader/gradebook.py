@@ -162,6 +162,11 @@ def totals_of(rows: list[Row]) -> dict[tuple[str, str], tuple[float, float]]:
     return totals
 
 
+def penalties_of(rows: list[Row]) -> dict[tuple[str, str], float]:
+    """(student, lesson) → the points that being late has cost."""
+    return {row[:2]: row.penalty or 0.0 for row in rows}
+
+
 def csv_of(rows: list[Row]) -> str:
     """grades.csv: a row for each student and lesson, with a column for each exercise's points and each question's.
 
