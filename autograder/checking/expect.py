@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,8 @@ T = TypeVar("T")
 WRONG, RAISED, HANG, DIED, UNWRITTEN = "wrong", "raised", "hang", "died", "unwritten"
 
 
-class Hint(NamedTuple):
+@dataclass(frozen=True)
+class Hint:
     """What the author of a known wrong answer would say to it. name: of that answer. sure: is it hardly another one?"""
 
     name: str
@@ -71,7 +72,7 @@ class CheckFailed(AssertionError):
 
     def record(self) -> dict[str, Any]:
         """The failure as plain data, for the notebook in which it is kept."""
-        hints = [hint._asdict() for hint in self.hints]
+        hints = [asdict(hint) for hint in self.hints]
         return {"check": self.check, "kind": self.kind, "error": self.error, "message": self.message,
                 "case": self.case, "hints": hints, **({"fault": self.fault} if self.fault else {})}  # fmt: skip
 

@@ -1,6 +1,6 @@
 """The mistakes that a class has made: lost marks, counted by known wrong answer, else by what happened.
 
-What happened is read from the autograded notebooks, where grading has left it (`run_cells.failure_of`): the hints that
+What happened is read from the autograded notebooks, where grading has left it (`outcome`): the hints that
 were found name the known wrong answers that failed in the same way.
 """
 
@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from autograder.answers import wrong
 from autograder.checking import expect
-from autograder.grading.nbgrader import scoring
-from autograder.grading.running import run_cells
+from autograder.grading import outcome
+from autograder.grading.outcome import Failure
 from autograder.insight.marks import Mark, Submission
 from autograder.lessons.notebook import natural
 
@@ -33,12 +33,12 @@ ORDER = (UNWRITTEN, ENDLESS, WAITING, DIED, RAISED, FOLLOWS, WRONG, UNREADABLE, 
 
 #: The kinds of failure, in the order in which they explain a lost mark, and what the report says of them.
 _KINDS = {
-    run_cells.TIMEOUT: ENDLESS,
-    run_cells.OUT_OF_TIME: ENDLESS,
+    outcome.TIMEOUT: ENDLESS,
+    outcome.OUT_OF_TIME: ENDLESS,
     expect.DIED: DIED,
     expect.UNWRITTEN: UNWRITTEN,
     expect.HANG: WAITING,
-    scoring.OUTDATED: OUTDATED,
+    outcome.OUTDATED: OUTDATED,
 }
 
 
@@ -87,9 +87,9 @@ def of_submissions(lesson: str, submissions: Iterable[Submission]) -> tuple[list
     )
 
 
-def hints_of(failures: Iterable[dict]) -> dict[str, str]:
+def hints_of(failures: Iterable[Failure]) -> dict[str, str]:
     """The known wrong answers that failed as an exercise did: name → hint."""
-    return {hint["name"]: hint["text"] for failure in failures for hint in failure["hints"]}
+    return {hint.name: hint.text for failure in failures for hint in failure.hints}
 
 
 def kind(mark: Mark, submission: Submission) -> str:
@@ -103,10 +103,10 @@ def kind(mark: Mark, submission: Submission) -> str:
     if mark.question:  # what has no points without a person was not answered
         return UNWRITTEN
     failures = submission.failures.get(mark.exercise, [])
-    kinds = {failure["kind"] for failure in failures}
+    kinds = {failure.kind for failure in failures}
     if found := [said for one, said in _KINDS.items() if one in kinds]:
         return found[0]
-    raised = next((failure["error"] for failure in failures if failure["kind"] == expect.RAISED), "")
+    raised = next((failure.error for failure in failures if failure.kind == expect.RAISED), "")
     return RAISED.format(raised) if raised.isidentifier() and len(raised) <= LONGEST else WRONG
 
 

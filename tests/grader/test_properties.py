@@ -396,8 +396,8 @@ def test_without_a_jail_a_failure_is_the_same_record(tmp_path):
         assert [kernel.run(source, 60).status for source in (*setup, known.source)] == ["ok"] * (len(setup) + 1)
         core = properties.of_test(cell_of(lesson(), f"{MEAN}-test"))[0]
         failure = run_cells.failure_of(kernel.run_test(core.source, 60))
-        assert (failure["check"], failure["kind"]) == (core.name, "wrong") and "(case: " not in failure["message"]
-        assert known.name in [hint["name"] for hint in failure["hints"]] and failure["case"]
+        assert (failure.check, failure.kind) == (core.name, "wrong") and "(case: " not in failure.message
+        assert known.name in [hint.name for hint in failure.hints] and failure.case
         assert kernel.run_test("1 / 0", 60).raised is None
         assert kernel.run_test(core.source.replace(core.name, "no_such_check"), 60).error[0] == "ValueError"
     finally:

@@ -18,7 +18,7 @@ from autograder.__main__ import main
 from autograder.answers import wrong
 from autograder.checking import check, expect, hints, stage
 from autograder.checking.expect import CheckFailed
-from autograder.grading.nbgrader import scoring
+from autograder.grading.outcome import Failure
 from autograder.grading.pages import feedback
 from autograder.grading.running import run_cells
 from autograder.grading.running.kernels import Reply
@@ -250,7 +250,7 @@ def why(status, name="", text=""):
         ([why("error", "AssertionError"), why("error", "NotImplementedError")], mistakes.UNWRITTEN),
         ([why("error", "Long" * 20, "")], mistakes.WRONG),
         ([why("error", SCRIPT, "")], mistakes.WRONG),
-        ([scoring.failure_of({"status": "error", "error": ["CheckFailed", "wrong\nHint: old"]})], mistakes.OUTDATED),
+        ([Failure()], mistakes.OUTDATED),
         ([], mistakes.WRONG),
     ],
 )
@@ -279,13 +279,13 @@ def test_kinds_of_what_a_check_sees(monkeypatch, error, kind):
     for body in (lambda *, rng: stage.run_ranks(print, 4, ()), lambda *, rng: ranks.run()):
         with pytest.raises(CheckFailed) as caught, hints.later():
             check.check("07-ex1-double", points=1)(body)()
-        assert mistakes.kind(LOST, lost_by(caught.value.record())) == kind
+        assert mistakes.kind(LOST, lost_by(run_cells.failure_of(Reply("error", raised=caught.value)))) == kind
 
 
 def test_an_error_that_a_check_caught_and_tells_is_counted_as_one():
     with pytest.raises(CheckFailed) as caught:
         expect.fail("rank 1 raised OSError: no space", "2 ranks", [], "OSError")
-    assert mistakes.kind(LOST, lost_by(caught.value.record())) == "Raised OSError"
+    assert mistakes.kind(LOST, lost_by(run_cells.failure_of(Reply("error", raised=caught.value)))) == "Raised OSError"
 
 
 def test_a_class_of_an_earlier_version_is_read_without_its_reasons(tmp_path):

@@ -23,6 +23,7 @@ from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 
+from autograder.grading import outcome
 from autograder.grading.nbgrader import setup_cells
 from autograder.grading.nbgrader.reading import new_cell, notebook_of, read_file, read_submission
 from autograder.grading.nbgrader.submission_files import lesson_notebook
@@ -354,15 +355,12 @@ def restored_notebook(
     functions = {source.test: source.functions for source in sources if not source.is_test}
     for cell in cells:
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
-        cell.metadata["autograder"] = (
-            {}
-            if name is None
-            else {
-                "notes": [] if problem else restored.notes.get(name, []),
-                "unwritten": answer_of(name) in restored.unwritten,
-                "functions": functions.get(name, []),
-            }
-        )
+        ours = outcome.CellOutcome()
+        if name is not None:
+            ours.notes = [] if problem else restored.notes.get(name, [])
+            ours.unwritten = answer_of(name) in restored.unwritten
+            ours.functions = functions.get(name, [])
+        outcome.to_metadata(cell, ours)
     shared = {cell.id: cell.metadata[adapted.SHARED] for cell in lesson.cells if adapted.SHARED in cell.metadata}
     pictures = {cell.id: cell.attachments for cell in lesson.cells if is_task(cell) and "attachments" in cell}
     for cell in cells:
