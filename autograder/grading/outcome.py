@@ -13,8 +13,7 @@ from typing import Any
 import nbformat
 
 from autograder import properties
-from autograder.checking.expect import HANG, UNWRITTEN, Hint
-from autograder.grading.limits import well_formed
+from autograder.checking.expect import HANG, UNWRITTEN, Failure, Hint
 
 #: What became of a cell that ran to its end, with an error or without one.
 OK, ERROR = "ok", "error"
@@ -24,33 +23,6 @@ TIMEOUT, OUT_OF_TIME = "timeout", "out of time"
 NOT_RUN, NOT_TRIED = "not run", "not tried"
 #: The kind of failure of which nothing is kept: an earlier version of the grader wrote sentences instead.
 OUTDATED = "outdated"
-
-
-@dataclass
-class Failure:
-    """Why a cell did not run to its end, or why a property does not hold.
-
-    kind: WRONG, RAISED, HANG, DIED or UNWRITTEN (`expect`), TIMEOUT, OUT_OF_TIME or OUTDATED. check: the one that
-    failed, if it was one; then the message is a sentence for the student, and the case follows it. error: the class of
-    what was raised. fault: the check's own mistake. limit: the seconds after which the cell was stopped. why: what
-    ended the kernel, if known.
-    """
-
-    kind: str = OUTDATED
-    error: str = ""
-    message: str = ""
-    case: str = ""
-    check: str = ""
-    hints: list[Hint] = field(default_factory=list)
-    fault: str = ""
-    limit: float = 0.0
-    why: str = ""
-
-    def cut(self, most: int) -> None:
-        """Keep at most so many characters of each text that a submission can have made."""
-        self.error, self.message, self.case = (
-            well_formed(text[:most]) for text in (self.error, self.message, self.case)
-        )
 
 
 @dataclass
@@ -68,6 +40,11 @@ class Outcome:
     where: list[str] = field(default_factory=list)
     picture: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def reason(self) -> Failure:
+        """Why it did not run to its end, or does not hold."""
+        return self.failure or Failure(OUTDATED)
+
 
 @dataclass
 class Tried(Outcome):
@@ -83,7 +60,7 @@ class Tried(Outcome):
     tries: int = 0
     carried: list[str] = field(default_factory=list)
     own_error_beside: list[str] = field(default_factory=list)
-    find_hints: Callable[..., tuple[Hint, ...]] | None = field(default=None, compare=False)
+    find_hints: Callable[..., tuple[Hint, ...]] | None = field(default=None, compare=False, repr=False)
 
     @property
     def holds(self) -> bool:
@@ -94,11 +71,6 @@ class Tried(Outcome):
     def is_lost(self) -> bool:
         """Was it tried, and does it not hold?"""
         return not self.holds and self.status != NOT_TRIED
-
-    @property
-    def reason(self) -> Failure:
-        """Why it does not hold."""
-        return self.failure or Failure()
 
 
 @dataclass
@@ -198,6 +170,5 @@ def _default(one: Any) -> Any:
 def _read(kind: type, found: dict) -> Any:
     made = kind(**{one.name: found[one.name] for one in fields(kind) if one.name in found})
     if isinstance(made, Outcome) and made.failure is not None:
-        made.failure = _read(Failure, found["failure"])
-        made.failure.hints = [Hint(**hint) for hint in found["failure"].get("hints", [])]
+        made.failure = Failure.of_data(found["failure"])
     return made

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import nbformat
 
+from autograder.checking.expect import Failure
 from autograder.grading import outcome
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import scoring, submission_files
 from autograder.grading.nbgrader.gradebook import penalties_of
 from autograder.grading.nbgrader.late import Lateness, of_students
-from autograder.grading.outcome import NOT_TRIED, Failure
+from autograder.grading.outcome import NOT_TRIED
 from autograder.grading.running.run_cells import is_test
 from autograder.lessons.course_settings import Settings
 from autograder.lessons.notebook import answer_of, natural

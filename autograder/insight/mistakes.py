@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from autograder.answers import wrong
 from autograder.checking import expect
+from autograder.checking.expect import Failure
 from autograder.grading import outcome
-from autograder.grading.outcome import Failure
 from autograder.insight.marks import Mark, Submission
 from autograder.lessons.notebook import natural
 

@@ -106,7 +106,7 @@ def test_the_page_shows_points_reason_hint_and_code_but_no_hidden_test(toy):
 
 
 def test_a_property_that_holds_is_green_only_if_it_earns_something():
-    held = nbformat.from_dict({"name": "corners", "says": "It counts.", "status": "ok", "points": 0.75})
+    held = Tried("ok", name="corners", says="It counts.", points=0.75)
     rows = [feedback.property_of(held, earns) for earns in (True, False)]
     assert [(row["result"], row["color"], row["points"]) for row in rows] == [
         ("passed", "full", "0.75"),

@@ -17,8 +17,7 @@ import ranks
 from autograder.__main__ import main
 from autograder.answers import wrong
 from autograder.checking import check, expect, hints, stage
-from autograder.checking.expect import CheckFailed
-from autograder.grading.outcome import Failure
+from autograder.checking.expect import CheckFailed, Failure
 from autograder.grading.pages import feedback
 from autograder.grading.running import run_cells
 from autograder.grading.running.kernels import Reply
@@ -250,7 +249,7 @@ def why(status, name="", text=""):
         ([why("error", "AssertionError"), why("error", "NotImplementedError")], mistakes.UNWRITTEN),
         ([why("error", "Long" * 20, "")], mistakes.WRONG),
         ([why("error", SCRIPT, "")], mistakes.WRONG),
-        ([Failure()], mistakes.OUTDATED),
+        ([Failure("outdated")], mistakes.OUTDATED),
         ([], mistakes.WRONG),
     ],
 )

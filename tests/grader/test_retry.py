@@ -110,12 +110,12 @@ def test_the_environment_sets_the_seed(monkeypatch, shared):
         with hints.under(seed=shared), pytest.raises(CheckFailed) as caught:
             draws_a_number(None)
         failures.append(caught.value)
-    assert [one.seed for one in failures] == [7, 7] and failures[0].message == failures[1].message
+    assert [one.seed for one in failures] == [7, 7] and failures[0].failure.message == failures[1].failure.message
     monkeypatch.delenv(check.SEED)
     with hints.under(seed=shared), pytest.raises(CheckFailed) as caught:
         draws_a_number(None)
     assert caught.value.seed != 7 and (shared is None or caught.value.seed == shared)
-    assert caught.value.message != failures[0].message
+    assert caught.value.failure.message != failures[0].failure.message
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", " 7", "٧"])

@@ -321,5 +321,5 @@ def test_a_limit_is_named_beside_the_points_and_so_is_the_second_try(tmp_path):
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_time_limit_met_on_a_busy_machine_may_be_the_fault_of_others(busy):
     """What follows from that is in `test_grading.py`."""
-    nb = json.loads(executed(**stopped("timeout"))) | {"metadata": {"autograder": {"busy": busy}}}
+    nb = json.loads(executed(stopped("timeout"))) | {"metadata": {"autograder": {"busy": busy}}}
     assert _decided_by_others(json.dumps(nb)) == busy

@@ -19,10 +19,10 @@ from nbgrader.preprocessors import GetGrades, NbGraderPreprocessor
 
 from autograder import properties
 from autograder.checking.check import NOT_WRITTEN_YET
-from autograder.checking.expect import DIED, UNWRITTEN, WRONG, with_case
+from autograder.checking.expect import DIED, UNWRITTEN, WRONG, Failure, with_case
 from autograder.grading import limits, outcome
 from autograder.grading.nbgrader import late
-from autograder.grading.outcome import OUT_OF_TIME, OUTDATED, TIMEOUT, CellOutcome, Failure, Tried
+from autograder.grading.outcome import OUT_OF_TIME, OUTDATED, TIMEOUT, CellOutcome, Tried
 from autograder.grading.running.run_cells import is_test
 from autograder.lessons import course_settings
 from autograder.lessons.notebook import answer_of, nbgrader_role

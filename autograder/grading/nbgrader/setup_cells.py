@@ -13,7 +13,7 @@ import nbformat
 
 from autograder.grading import outcome
 from autograder.grading.nbgrader import scoring
-from autograder.grading.outcome import NOT_RUN, OK, CellOutcome, Failure
+from autograder.grading.outcome import NOT_RUN, OK, CellOutcome
 from autograder.lessons import notebook
 
 #: At most this many characters of an error are repeated in a remark.
@@ -84,7 +84,7 @@ def remarks(cells: Iterable[nbformat.NotebookNode]) -> list[str]:
 
 def _how_it_stopped(ours: CellOutcome) -> str:
     """A sentence on a cell that stands in the place of a setup cell and did not run to its end."""
-    failure = ours.failure or Failure()
+    failure = ours.reason
     if failure.kind in scoring.STOPPED:
         return scoring.STOPPED[failure.kind].format(what="your setup cell", What="Your setup cell")
     name, text = failure.error, failure.message

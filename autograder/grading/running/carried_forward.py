@@ -87,9 +87,9 @@ def try_again(
             told = bool(holds >= held and in_time and replaced[name] & failed)
             helpers = _helpers(name, replaced[name] & failed, cells, lesson)
             is_right = _carry(tests[name], holds, sorted(replaced[name]), told and not helpers)
-            note = NOT_REPLACED.format(bounds.listed(helpers))
-            if helpers and not is_right and note not in tests[name].notes:  # all is tried twice after a limit of time
-                tests[name].notes.append(note)
+            if helpers and not is_right:  # once, though all is tried twice after a limit of time
+                notes = [*tests[name].notes, NOT_REPLACED.format(bounds.listed(helpers))]
+                tests[name].notes = list(dict.fromkeys(notes))
             (right if is_right else faulty).add(name)
         waiting = [name for name in waiting if name not in ready]
 

@@ -13,17 +13,17 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import nbformat
 from nbformat.v4 import new_output
 
 from autograder import checks, properties
-from autograder.checking.expect import HANG, RAISED, UNWRITTEN, WRONG, CheckFailed, Hint
+from autograder.checking.expect import HANG, RAISED, UNWRITTEN, WRONG, CheckFailed, Failure, Hint
 from autograder.grading import outcome
-from autograder.grading.limits import ALL_OUTPUT, ONE_OUTPUT
+from autograder.grading.limits import ALL_OUTPUT, ONE_OUTPUT, well_formed
 from autograder.grading.limits import ERROR as ERROR_TEXT
-from autograder.grading.outcome import ERROR, NOT_RUN, NOT_TRIED, OK, OUT_OF_TIME, CellOutcome, Failure, Outcome, Tried
+from autograder.grading.outcome import ERROR, NOT_RUN, NOT_TRIED, OK, OUT_OF_TIME, CellOutcome, Outcome, Tried
 from autograder.grading.running import clock
 from autograder.grading.running.kernels import ANSI, Kernel, Reply
 from autograder.grading.running.pictures import picture_of
@@ -167,13 +167,17 @@ def failure_of(reply: Reply) -> Failure:
     """Why a cell did not run to its end."""
     name, text = reply.error
     if isinstance(reply.raised, CheckFailed):
-        found = Failure(**{**reply.raised.record(), "hints": list(reply.raised.hints)})
+        found = reply.raised.failure
     else:
         kinds = {"AssertionError": WRONG, "NotImplementedError": UNWRITTEN, "HangError": HANG}
         found = Failure(kinds.get(name, RAISED) if reply.status == ERROR else reply.status, name, text)
-    found.limit, found.why = reply.limit, reply.why
-    found.cut(ERROR_TEXT)
-    return found
+    return _cut(replace(found, limit=reply.limit, why=reply.why), ERROR_TEXT)
+
+
+def _cut(failure: Failure, most: int) -> Failure:
+    """A failure with at most so many characters of each text that a submission can have made."""
+    error, message, case = (well_formed(text[:most]) for text in (failure.error, failure.message, failure.case))
+    return replace(failure, error=error, message=message, case=case)
 
 
 class _Run:
@@ -268,7 +272,7 @@ class _Run:
         if self.shown > ALL_OUTPUT:
             found.where, found.picture = [], {}
             if found.failure:
-                found.failure.cut(100)
+                found.failure = _cut(found.failure, 100)
 
     @contextlib.contextmanager
     def _apart(self) -> Iterator[None]:
