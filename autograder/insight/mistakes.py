@@ -71,7 +71,7 @@ def of_submissions(lesson: str, submissions: Iterable[Submission]) -> tuple[list
     other: dict[str, Other] = {}
     breaks = {answer.name: answer.breaks for answer in wrong.of_lesson(lesson)}
     for one in submissions:
-        matching = {mark: hints_of(one.failures.get(mark.exercise, [])) for mark in one.marks if mark.lost}
+        matching = {mark: hints_of(one.failures(mark.exercise)) for mark in one.marks if mark.lost}
         broken = {test for hints in matching.values() for name in hints for test in breaks.get(name, ())}
         for mark, hints in matching.items():
             for name, hint in hints.items():
@@ -102,7 +102,7 @@ def kind(mark: Mark, submission: Submission) -> str:
         return UNREADABLE
     if mark.question:  # what has no points without a person was not answered
         return UNWRITTEN
-    failures = submission.failures.get(mark.exercise, [])
+    failures = submission.failures(mark.exercise)
     kinds = {failure.kind for failure in failures}
     if found := [said for one, said in _KINDS.items() if one in kinds]:
         return found[0]
@@ -119,7 +119,8 @@ def properties(graded: Iterable[Submission]) -> list[tuple[str, str, int, int]]:
     found: dict[tuple[str, str], list[bool]] = {}
     for one in graded:
         if not one.problem and not one.ungraded:
-            for exercise, tried in one.tried.items():
-                for says, holds in tried:
-                    found.setdefault((exercise, says or "All of its test."), []).append(holds)
+            for exercise, test in one.outcomes.items():
+                for tried in test.properties:
+                    if tried.status != outcome.NOT_TRIED:
+                        found.setdefault((exercise, tried.says or "All of its test."), []).append(tried.holds)
     return [(*key, sum(held), len(held)) for key, held in found.items()]

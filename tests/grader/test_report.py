@@ -18,6 +18,7 @@ from autograder.__main__ import main
 from autograder.answers import wrong
 from autograder.checking import check, expect, hints, stage
 from autograder.checking.expect import CheckFailed, Failure
+from autograder.grading.outcome import CellOutcome, Tried
 from autograder.grading.pages import feedback
 from autograder.grading.running import run_cells
 from autograder.grading.running.kernels import Reply
@@ -34,7 +35,8 @@ def test_each_check_has_the_share_that_passes(tmp_path):
         marks.Submission(f"s{i}", LESSON, 4.0, 4.0, [marks.Mark("07-ex1-double", 4.0, 4.0, 4.0, "")]) for i in range(4)
     ]
     for i, one in enumerate(graded):
-        one.tried = {"07-ex1-double": [("It doubles.", i > 0), ("It takes 0.", True)][: 1 + i % 2]}
+        tried = [Tried("ok" if i else "error", says="It doubles."), Tried("ok", says="It takes 0.")][: 1 + i % 2]
+        one.outcomes = {"07-ex1-double": CellOutcome(properties=tried)}
     graded[3].problem = "No notebook."
     rows = [("07-ex1-double", "It doubles.", 2, 3), ("07-ex1-double", "It takes 0.", 1, 1)]
     assert mistakes.properties(graded) == rows
@@ -220,7 +222,8 @@ def test_what_grading_really_writes_is_understood(tmp_path):
     (one,) = marks.read(toy.course).submissions
     kinds = [mistakes.kind(mark, one) for mark in one.marks]
     assert kinds == [mistakes.WRONG, "Raised ZeroDivisionError", mistakes.UNWRITTEN]
-    assert list(one.notes) == ["07-ex3-half"] and "missing" in one.notes["07-ex3-half"][0]
+    assert [name for name, test in one.outcomes.items() if test.notes] == ["07-ex3-half"]
+    assert "missing" in one.outcomes["07-ex3-half"].notes[0]
     assert report.link(toy.root, toy.root / "report.html", "ada", LESSON) == f"feedback/ada/{LESSON}/{LESSON}.html"
 
 
@@ -229,7 +232,8 @@ LOST = marks.Mark("07-ex1-double", 0, 1, 0, "")
 
 def lost_by(*failures, **more):
     """A submission whose exercise 1 failed so."""
-    return marks.Submission("ada", LESSON, 0, 1, [LOST], failures={LOST.exercise: list(failures)}, **more)
+    test = CellOutcome(properties=[Tried("error", failure) for failure in failures])
+    return marks.Submission("ada", LESSON, 0, 1, [LOST], outcomes={LOST.exercise: test}, **more)
 
 
 def why(status, name="", text=""):

@@ -73,7 +73,7 @@ def test_the_seed_is_in_the_report_and_not_on_the_students_page(course, capsys):
     assert main(["report", "--course", str(course)]) == 0
     assert seed in (course / "report.html").read_text()
     assert seed not in (course / "feedback" / "ada" / LESSON / f"{LESSON}.html").read_text()
-    assert marks.read(Course(course)).submissions[0].seeds[EXERCISE] == seed
+    assert marks.read(Course(course)).submissions[0].outcomes[EXERCISE].lost[0].seed == seed
 
 
 @pytest.mark.jail

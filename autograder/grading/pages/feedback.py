@@ -137,56 +137,52 @@ def exercise(
     test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, secrets: list[str], unreadable: bool = False
 ) -> dict:
     """What the page says about one exercise. unreadable: the notebook could not be run."""
-    role, ours = test.metadata.nbgrader, outcome.of_metadata(test)
-    by_machine = " ".join([*ours.notes, ours.comment]).strip()
-    comment = answer.metadata.nbgrader.get("comment") if answer is not None else None
-    score, most = role.get("score") or 0.0, role.get("points") or 0.0
-    entered = role.get("entered", False)
-    earns = ours.score > 0
-    return {
-        "title": title(test.id, ours.functions),
-        "anchor": answer_of(test.id),
-        "score": score,
-        "points": most,
-        "result": "by hand" if entered else result_of(score, most, any(one.carried for one in ours.properties)),
-        "properties": [] if len(ours.properties) < 2 else [property_of(one, earns) for one in ours.properties],
+    ours, entered = outcome.of_metadata(test), test.metadata.nbgrader.get("entered", False)
+    item = _item(test, ours, answer, answer.metadata.nbgrader.get("comment") if answer is not None else "")
+    carried = any(one.carried for one in ours.properties)
+    return item | {
+        "result": "by hand" if entered else result_of(item["score"], item["points"], carried),
+        "properties": [property_of(one, ours.score > 0) for one in ours.properties] if len(ours.properties) > 1 else [],
         "all_or_nothing": ours.all_or_nothing,
         "failures": failures(ours, outcome.of_metadata(answer) if answer is not None else None, secrets),
         "remarks": scoring.remarks(ours) if ours.properties else [NOT_READ] if unreadable else [],
-        "notes": ours.notes,
-        "comment": comment if comment and comment != by_machine else "",
         "entered": entered,
-        "outdated": role.get("outdated", False),
-        "by_hand": False,
-        "waits": False,
-        "scheme": "",
-        "answer": answer,
     }
 
 
 def question(cell: nbformat.NotebookNode, scheme: Markup) -> dict:
     """What the page says about a question or a task that a person grades. scheme: how, as it is shown."""
     role, ours = cell.metadata.nbgrader, outcome.of_metadata(cell)
-    score, most, said = role.get("score") or 0.0, role.get("points") or 0.0, ours.comment
-    by_machine = " ".join([*ours.notes, said]).strip()
-    comment, waits = role.get("comment") or "", role.get("waits", False)
-    return {
-        "title": title(cell.id),
-        "anchor": cell.id,
-        "score": score,
-        "points": most,
-        "result": NOT_GRADED_YET if waits else "not answered" if said and not score else "graded",
-        "properties": [],
-        "failures": [],
-        "remarks": [said] if said else [],
-        "notes": ours.notes,
-        "comment": comment if comment != by_machine else "",
-        "entered": False,  # as always
-        "outdated": role.get("outdated", False),
+    item, waits = _item(cell, ours, cell, role.get("comment")), role.get("waits", False)
+    return item | {
+        "result": NOT_GRADED_YET if waits else "not answered" if ours.comment and not item["score"] else "graded",
+        "remarks": [ours.comment] if ours.comment else [],
         "by_hand": True,
         "waits": waits,
         "scheme": "" if waits else scheme,
-        "answer": cell,
+    }
+
+
+def _item(
+    cell: nbformat.NotebookNode, ours: CellOutcome, answer: nbformat.NotebookNode | None, comment: str | None
+) -> dict:
+    """What the page says about whatever has points. comment: the gradebook's, which a person may have written."""
+    by_machine, role = " ".join([*ours.notes, ours.comment]).strip(), cell.metadata.nbgrader
+    return {
+        "title": title(cell.id, ours.functions),
+        "anchor": answer_of(cell.id),
+        "score": role.get("score") or 0.0,
+        "points": role.get("points") or 0.0,
+        "properties": [],
+        "failures": [],
+        "notes": ours.notes,
+        "comment": comment if comment and comment != by_machine else "",
+        "entered": False,
+        "outdated": role.get("outdated", False),
+        "by_hand": False,
+        "waits": False,
+        "scheme": "",
+        "answer": answer,
     }
 
 
