@@ -55,9 +55,9 @@ def still() -> tuple[str, str]:
     marks.append(box(sum_x, OWNER, 2 * WIDE, HIGH, "node-switch"))
     marks.append(label(WIDTH / 2, OWNER + 20, "+ in fp32, at the owner", "still-label", "middle"))
     alt = (
-        f"Above, a ring: rank 0 sends its gradient to rank 1, which adds its own and sends the sum on, up to rank "
-        f"{RANKS - 1}; every partial sum is rounded to bf16 on the way. Below, an all-to-all: each of {RANKS} ranks sends "
-        "its gradient, rounded once, to the chunk's owner, which adds in fp32. "
-        f"For {MANY} ranks the ring is off by {ring:.1f} %, the all-to-all by {once:.1f} %, whatever the number of ranks."
+        "Above, a ring: rank 0 sends its gradient to rank 1, which adds its own and sends the sum on, up to rank "
+        f"{RANKS - 1}; every partial sum is rounded to bf16. Below, an all-to-all: each of {RANKS} ranks sends its "
+        "gradient, rounded once, to the chunk's owner, which adds in fp32. "
+        f"The ring is off by {ring:.1f} % for {MANY} ranks, the all-to-all by {once:.1f} % for any number."
     )
     return drawing(WIDTH, OWNER + HIGH + 6, marks), alt
