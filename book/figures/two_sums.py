@@ -43,8 +43,10 @@ def still() -> tuple[str, str]:
         center = x + WIDE / 2
         if rank:
             marks.append(f'<path class="node-pcie" d="M{x - GAP} {middle}H{x}"/>')
-            marks.append(_dot(x - GAP / 2, middle))
         marks += [box(x, RING, WIDE, HIGH, "node-gpu"), box(x, TERMS, WIDE, HIGH, "node-gpu")]
+        marks.append(_dot(x + 14, middle))  # of the rank's own gradient
+        if rank:
+            marks.append(_dot(x + WIDE, middle))  # of the sum so far
         text = f"g{SUBSCRIPTS[rank]}"
         marks.append(label(center, RING + 20, f"{'+ ' if rank else ''}{text}", "still-label", "middle"))
         marks.append(label(center, TERMS + 20, text, "still-label", "middle"))
@@ -56,8 +58,8 @@ def still() -> tuple[str, str]:
     marks.append(label(WIDTH / 2, OWNER + 20, "+ in fp32, at the owner", "still-label", "middle"))
     alt = (
         "Above, a ring: rank 0 sends its gradient to rank 1, which adds its own and sends the sum on, up to rank "
-        f"{RANKS - 1}; every partial sum is rounded to bf16. Below, an all-to-all: each of {RANKS} ranks sends its "
-        "gradient, rounded once, to the chunk's owner, which adds in fp32. "
+        f"{RANKS - 1}; every gradient and every partial sum is rounded to bf16. Below, an "
+        f"all-to-all: each of {RANKS} ranks sends its gradient, rounded once, to the owner, which adds in fp32. "
         f"The ring is off by {ring:.1f} % for {MANY} ranks, the all-to-all by {once:.1f} % for any number."
     )
     return drawing(WIDTH, OWNER + HIGH + 6, marks), alt
