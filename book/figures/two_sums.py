@@ -46,7 +46,7 @@ def still() -> tuple[str, str]:
         marks += [box(x, RING, WIDE, HIGH, "node-gpu"), box(x, TERMS, WIDE, HIGH, "node-gpu")]
         marks.append(_dot(x + 14, middle))  # of the rank's own gradient
         if rank:
-            marks.append(_dot(x + WIDE, middle))  # of the sum so far
+            marks.append(_dot(x + WIDE - 14, middle))  # of the sum so far
         text = f"g{SUBSCRIPTS[rank]}"
         marks.append(label(center, RING + 20, f"{'+ ' if rank else ''}{text}", "still-label", "middle"))
         marks.append(label(center, TERMS + 20, text, "still-label", "middle"))
