@@ -77,7 +77,7 @@ def speed(comparison: rows.Comparison) -> float:
 def regret(sweep: list[rows.Comparison]) -> float:
     """How much slower the layout that the planner would choose was measured than the best one."""
     fitting = [
-        c for c in sweep if c.prediction.nbytes <= FILLED * c.run.software.machine(c.run.cluster).memory
+        c for c in sweep if c.prediction.nbytes <= FILLED * c.run.cluster.memory
     ] or sweep  # fmt: skip
     chosen = max(fitting, key=lambda c: c.prediction.tokens_per_gpu_per_second)
     return max(map(speed, sweep)) / speed(chosen) - 1

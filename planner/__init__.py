@@ -13,8 +13,8 @@ answers the exercises of lesson 15. It needs nothing but the standard library an
 
 from __future__ import annotations
 
-from planner.layout import Layout, LayoutError
+from planner.layout import Layout, LayoutError, check
 from planner.prediction import Prediction, predict
 from planner.search import Plan, plan
 
-__all__ = ["Layout", "LayoutError", "Plan", "Prediction", "plan", "predict"]
+__all__ = ["Layout", "LayoutError", "Plan", "Prediction", "check", "plan", "predict"]

@@ -30,6 +30,8 @@ WORDS = {
     "megatron 2025": ("25.02", "25.04", "25.07", "25.09", "25.11"),
     "megatron 26.06": ("26.06", "26.08", "26.10"),
 }
+#: The same, of Megatron-Bridge's performance recipes.
+BRIDGES = {"megatron": "megatron bridge", "megatron 2025": "bridge 2025", "megatron 26.06": "bridge 26.06"}
 #: Fields that a row must have; everything else has a default.
 REQUIRED = ("name", "model", "cluster", "gpus", "layout", "precision", "published")
 REQUIRED_OF_MODEL = ("layers", "hidden", "heads", "seq")
@@ -117,7 +119,7 @@ def _read(name: str, row: Mapping[str, Any]) -> Run:
         b for b in (1, 2, 4, 8) if per_replica % b == 0 and per_replica / b >= sizes["pp"]
     ] or [1]  # fmt: skip
     per_stage = max(1, model.layers // sizes["pp"])
-    open_stages = sizes["pp"] > 1 and software.interleaves
+    open_stages = sizes["pp"] > 1 and "interleaving" in software.features
     stages = [whole(given, "virtual_stages", 1)] if given.get("virtual_stages") else [
         v for v in range(1, min(24, per_stage) + 1) if per_stage % v == 0 and (v == 1 or open_stages)
     ]  # fmt: skip
@@ -130,7 +132,7 @@ def _read(name: str, row: Mapping[str, Any]) -> Run:
     for key, value in published.items():
         if not isinstance(value, int | float) or not value > 0:
             raise ValueError(f"{key} is {value!r}; it must be a number above 0")
-    found = cluster.find(row["cluster"])
+    found = software.machine(cluster.find(row["cluster"]))
     return Run(name, model, found, layouts, batch, str(row["precision"]).lower(), software, counting, published)
 
 
@@ -156,6 +158,8 @@ def software_of(row: Mapping[str, Any]) -> Software:
         wanted = told
     if wanted == "torchtitan" and row["precision"] == "bf16" and not any(w in text for w in ("compile", "torchao")):
         wanted = "torchtitan eager"  # its configurations do not compile unless they are told to
+    if "megatron-bridge" in text:
+        wanted = BRIDGES.get(wanted, wanted)
     return SOFTWARE[wanted]
 
 
@@ -210,7 +214,7 @@ def compare(run: Run) -> Comparison:
             )
         except ValueError as error:
             raise RowError(f"{run.name}: {error}") from error
-    room = FILLED * run.software.machine(run.cluster).memory
+    room = FILLED * run.cluster.memory
     fitting = [p for p in found if p.nbytes < room]
     best = min(fitting, key=lambda p: p.seconds / p.batch) if fitting else min(found, key=lambda p: p.nbytes)
     unit = next(unit for unit in PUBLISHED if unit in run.published)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 GB = 1e9
 #: What makers print as "GB" of memory: dies hold powers of two (ml-engineering, as below, "Accelerator memory").
@@ -81,7 +81,9 @@ class Cluster:
     between a GPU and its host. switch_share: the part of `NVLINK_SHARE` that a vector added up by the switch itself
     reaches (NCCL's `nvlsEfficiency`); 0 where the switch cannot add. network_step: seconds per step of a ring over the
     network. network_level: seconds per level of a tree over it. ll: bytes per second that LL reaches at most inside a
-    domain (NCCL's `llMaxBws`). source: where the numbers come from.
+    domain (NCCL's `llMaxBws`). host_gpus: GPUs that share a host link. host_memory: bytes of the host's memory per GPU
+    (a DGX H100 has 2 TB for 8, a Grace 480 GB for two). like: the machine whose kernels this one runs as fast as, for a
+    machine of your own (`own`). source: where the numbers come from.
     """
 
     name: str
@@ -98,6 +100,9 @@ class Cluster:
     network_step: StartUp = field(default=NETWORK_STEP)
     network_level: float = TREE_NETWORK
     ll: float = 141 * GB
+    host_gpus: int = 1
+    host_memory: float = 250 * GB
+    like: str = ""
 
     def together(self, group_size: int, stride: int = 1) -> int:
         """How many ranks of a group share an NVLink domain: the group's ranks are `stride` apart in the numbering.
@@ -230,13 +235,13 @@ CLUSTERS = {
             "GB200 NVL72", {**GRACE, "nvfp4": 10000e12}, 186 * GIB, 8000 * GB, 72, 900 * GB, 72, 50 * GB,
             450 * GB, 0.74,
             f"One of 72 GPUs of a rack. {ACCELERATORS}; {LINKS}; host link: NVLink-C2C, shared by two GPUs",
-            ll=282 * GB,
+            ll=282 * GB, host_gpus=2,
         ),
         Cluster(
             "GB300 NVL72", {**GRACE, "nvfp4": 15000e12}, 277.5 * GIB, 8000 * GB, 72, 900 * GB, 72, 100 * GB,
             450 * GB, 0.74,
             f"One of 72 GPUs of a rack. {ACCELERATORS} (nvidia-smi: 284,208 MiB); {LINKS}; 800 Gb/s: not reopened",
-            ll=282 * GB,
+            ll=282 * GB, host_gpus=2,
         ),
         Cluster(
             "25 Gb/s", HOPPER, 80 * GIB, 3350 * GB, 8, 450 * GB, 1, 3.125 * GB, 63 * GB, 0.85,
@@ -261,3 +266,27 @@ def find(name: str) -> Cluster:
         if plain(cluster.name) == plain(name):
             return cluster
     raise ValueError(f"no cluster {name!r}; there are: {', '.join(CLUSTERS)}")
+
+
+def own(like: str, name: str | None = None, **changes: object) -> Cluster:
+    """A machine of your own: one that the course knows, with what differs. Units as people say them.
+
+    memory_gb, memory_bandwidth_gb_s, nvlink_gb_s, port_gb_s, host_link_gb_s: 10⁹ bytes (per second). ports, domain,
+    host_gpus: numbers. tflops: {"bf16": 989, …}, dense. Its kernels reach the share of the peak that `like`'s do.
+    """
+    known = find(like)
+    names = {
+        "memory_gb": "memory", "memory_bandwidth_gb_s": "memory_bandwidth", "nvlink_gb_s": "nvlink",
+        "port_gb_s": "port", "host_link_gb_s": "host_link",
+    }  # fmt: skip
+    new: dict[str, object] = {"name": name or known.name, "like": known.like or known.name}
+    for key, value in changes.items():
+        if key in names and isinstance(value, int | float):
+            new[names[key]] = value * GB
+        elif key == "tflops" and isinstance(value, Mapping):
+            new["flops"] = {kind: rate * 1e12 for kind, rate in value.items()}
+        elif key in ("ports", "domain", "host_gpus"):
+            new[key] = value
+        else:
+            raise ValueError(f"{key} is no number of a machine; there are {', '.join(names)}, tflops, ports, domain")
+    return replace(known, **new)  # type: ignore[arg-type]

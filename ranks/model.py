@@ -12,6 +12,7 @@ and both moments of Adam in float32 (4 bytes each).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -102,11 +103,13 @@ def mlp_parameters(model: Model, width: int) -> int:
     return (3 if model.gated else 2) * model.hidden * width
 
 
+@lru_cache(maxsize=64)
 def expert_parameters(model: Model) -> int:
     """Parameters of all routed experts of all layers: what expert parallelism divides."""
     return model.moe_layers * model.experts * mlp_parameters(model, model.expert_ffn)
 
 
+@lru_cache(maxsize=64)
 def parameters(model: Model) -> Parameters:
     """All parameters, norms included (one weight per entry, no biases), and those that one token uses."""
     m = model

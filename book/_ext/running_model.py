@@ -74,7 +74,7 @@ def named(layout: Layout) -> str:
     """A layout in the words of lesson 15: "dp 32, tp 4, pp 2", broken only between axes; what is 1 is left out."""
     sizes = {axis: getattr(layout, axis) for axis in ("dp", "tp", "pp", "cp", "ep")}
     axes = ", ".join(f"{axis}{BLANK}{size}" for axis, size in sizes.items() if size > 1)
-    again = "" if layout.recompute == "none" else f", {layout.recompute} recomputation"
+    again = f", {layout.recomputation}" if layout.recomputation else ""
     return f"{axes}{', ' * bool(axes)}ZeRO{NONBREAKING}{layout.zero_stage}{again}"
 
 
@@ -126,7 +126,7 @@ def predictions(model: Model, batch: int, given: tuple[tuple[str, Any], ...] | N
             found = None
         else:
             whole = Layout(dp=gpus // split, **layout)
-            check(model, cluster, whole, batch, gpus)
+            check(model, cluster, whole, batch, gpus, software=MEGATRON)
             found = predict(model, cluster, whole, batch, memory_limit=False)
         table.append(Row(name, machine, found))
     return tuple(table)
@@ -208,12 +208,14 @@ class Box(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The layout in words, and the model and its sequences where they are others than in most boxes."""
+        """The layout in words, and model, sequences and batch where they are others than in most boxes."""
         layout = "the fastest layout" if self.given is None else named(Layout(**self.given))
         usual = MODELS["Llama 3 8B"]
         other = [] if self.model.name == usual.name else [self.model.name.replace("-", NONBREAKING)]
         if self.model.sequence != usual.sequence and self.model == replace(usual, sequence=self.model.sequence):
             other += [f"{self.model.sequence:,} tokens per sequence"]
+        if self.batch != BATCH:
+            other += [f"{self.batch:,} sequences"]
         return "; ".join([layout, *other])
 
 
