@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planner.software import PRECISIONS, Software
@@ -16,12 +17,21 @@ CONTEXT = ("ring", "all_gather", "all_to_all")
 MODULES = ("layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "core_attn")
 
 
+#: The fields that are numbers of ranks, sequences or chunks.
+SIZES = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages")
 #: Layers that embedding, output layer and multi-token prediction may stand for at most where a pipeline is cut.
 EXTRA_LAYERS = 3
 
 
 class LayoutError(ValueError):
-    """A layout that does not exist, or does not fit; the message is one line that says what to change."""
+    """A layout that does not exist, or does not fit; the message is one line that says what to change.
+
+    setting: the field that is wrong, or "batch", "gpus", "precision", "memory"; "" if no single one is.
+    """
+
+    def __init__(self, message: str, setting: str = "") -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 @dataclass(frozen=True)
@@ -118,24 +128,88 @@ class Layout:
         return (split, again + 2 * bool(self.offload_layers), zero, self.pp * self.virtual_stages, self.tp * self.cp)
 
 
-def needed(layout: Layout) -> list[str]:
-    """What the layout needs of its program, of `planner.software.FEATURES`."""
+def needed(layout: Layout) -> list[tuple[str, str]]:
+    """What the layout needs of its program, of `planner.software.FEATURES`, and the field that needs it."""
     pipeline = layout.pp > 1
-    needs = {
-        "tensor parallelism": layout.tp > 1,
-        "a pipeline": pipeline,
-        "interleaving": layout.virtual_stages > 1 and layout.schedule == "1f1b",
-        "context parallelism": layout.cp > 1,
-        "ZeRO-2": layout.zero_stage == 2,
-        "ZeRO-3": layout.zero_stage == 3,
-        "ZeRO-3 in a pipeline": layout.zero_stage == 3 and pipeline,
-        "recompute_modules": len(layout.recompute_modules) > 0,
-        "recompute_layers": layout.recompute_layers > 0,
-        "offload_layers": layout.offload_layers > 0,
-        "zero_bubble": pipeline and layout.schedule == "zero_bubble",
-        "dualpipe": pipeline and layout.schedule == "dualpipe",
-    }
-    return [feature for feature, needs_it in needs.items() if needs_it]
+    needs = [
+        ("tensor parallelism", "tp", layout.tp > 1),
+        ("a pipeline", "pp", pipeline),
+        ("interleaving", "virtual_stages", layout.virtual_stages > 1 and layout.schedule == "1f1b"),
+        ("context parallelism", "cp", layout.cp > 1),
+        ("ZeRO-2", "zero_stage", layout.zero_stage == 2),
+        ("ZeRO-3", "zero_stage", layout.zero_stage == 3),
+        ("ZeRO-3 in a pipeline", "zero_stage", layout.zero_stage == 3 and pipeline),
+        ("recompute_modules", "recompute_modules", len(layout.recompute_modules) > 0),
+        ("recompute_layers", "recompute_layers", layout.recompute_layers > 0),
+        ("offload_layers", "offload_layers", layout.offload_layers > 0),
+        ("zero_bubble", "schedule", pipeline and layout.schedule == "zero_bubble"),
+        ("dualpipe", "schedule", pipeline and layout.schedule == "dualpipe"),
+    ]
+    return [(feature, setting) for feature, setting, needs_it in needs if needs_it]
+
+
+def broken_rules(
+    model: Model,
+    cluster: Cluster,
+    layout: Layout,
+    batch: int,
+    gpus: int | None = None,
+    precision: str = "bf16",
+    software: Software | None = None,
+) -> Iterator[LayoutError]:
+    """Why this layout cannot run this model and batch at all: all hard rules are here. Memory is another question.
+
+    gpus: how many there are, None for as many as the layout has. software: what runs it, None for a program that can do
+    everything.
+    """
+    if precision not in PRECISIONS or PRECISIONS[precision][0] not in cluster.flops:
+        known = [name for name in PRECISIONS if PRECISIONS[name][0] in cluster.flops]
+        yield LayoutError(f"{cluster.name} has no {precision!r}; it has {', '.join(known)}", "precision")
+    for name in SIZES:
+        value = getattr(layout, name)
+        if not isinstance(value, int) or value < 1:
+            yield LayoutError(f"{name} is {value!r}; it must be a whole number of at least 1", name)
+    if any(getattr(layout, name) < 1 for name in SIZES):
+        return
+    for name, words in (("recompute", RECOMPUTE), ("schedule", SCHEDULES), ("context", CONTEXT)):
+        if getattr(layout, name) not in words:
+            yield LayoutError(f"{name} is {getattr(layout, name)!r}; it must be one of {', '.join(words)}", name)
+    if layout.zero_stage not in (0, 1, 2, 3):
+        yield LayoutError(f"zero_stage is {layout.zero_stage!r}; ZeRO has stages 0 to 3", "zero_stage")
+    if gpus is not None and layout.gpus != gpus:
+        product = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp} x cp {layout.cp} = {layout.gpus} ranks"
+        yield LayoutError(f"{product}, but there are {gpus} GPUs; make the product equal", "gpus")
+    # A rank of context parallelism has two pieces of each sequence, so that all have as many pairs to compute.
+    pieces = 2 * layout.cp if layout.cp > 1 else 1
+    for what, whole, parts, axis, setting in (
+        ("query heads", model.heads, layout.tp, "tp", "tp"),
+        ("columns of an MLP", model.ffn, layout.tp, "tp", "tp"),
+        ("sequences", batch, layout.dp * layout.micro_batch, "dp x micro_batch", "batch"),
+        ("tokens per sequence", model.sequence, pieces, "2 cp", "cp"),
+        ("tokens of a rank", model.sequence // layout.cp, layout.tp if layout.sequence_parallel else 1, "tp", "tp"),
+    ):
+        if whole % parts:
+            yield LayoutError(f"{axis} = {parts} does not divide {whole} {what}; choose a divisor", setting)
+    if model.kv_heads % layout.tp and layout.tp % model.kv_heads:
+        heads = f"{model.kv_heads} heads of keys and values"
+        yield LayoutError(f"tp = {layout.tp} divides {heads} no more than they divide it; choose a divisor", "tp")
+    yield from stage_rules(model, layout, batch)
+    if layout.shard is not None:
+        if layout.zero_stage != 3:
+            why = "but only ZeRO-3 shards over a part of the ranks; leave it out"
+            yield LayoutError(f"shard is {layout.shard}, {why}", "shard")
+        if layout.data_ranks % layout.shard:
+            yield LayoutError(f"shard = {layout.shard} does not divide {layout.data_ranks} ranks (dp x cp)", "shard")
+    yield from recomputation_rules(model, layout)
+    yield from expert_rules(model, layout)
+    if layout.context == "all_to_all" and layout.cp > 1 and model.kv_heads % (layout.cp * layout.tp):
+        heads = f"cp x tp = {layout.cp * layout.tp} does not divide {model.kv_heads} heads of keys and values"
+        yield LayoutError(f"{heads}, as context parallelism by all-to-all needs; use the ring", "cp")
+    if software is not None:
+        for feature, setting in needed(layout):
+            if feature not in software.features:
+                other = "choose another layout, or other software"
+                yield LayoutError(f"{software.name} has no {feature}; {other}", setting)
 
 
 def check(
@@ -147,101 +221,59 @@ def check(
     precision: str = "bf16",
     software: Software | None = None,
 ) -> None:
-    """LayoutError with one line if this layout cannot run this model and batch at all; memory is another question.
-
-    All hard rules are here. gpus: how many there are, None for as many as the layout has. software: what runs it, None
-    for a program that can do everything.
-    """
-    if precision not in PRECISIONS or PRECISIONS[precision][0] not in cluster.flops:
-        known = [name for name in PRECISIONS if PRECISIONS[name][0] in cluster.flops]
-        raise LayoutError(f"{cluster.name} has no {precision!r}; it has {', '.join(known)}")
-    for name in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages"):
-        value = getattr(layout, name)
-        if not isinstance(value, int) or value < 1:
-            raise LayoutError(f"{name} is {value!r}; it must be a whole number of at least 1")
-    for name, words in (("recompute", RECOMPUTE), ("schedule", SCHEDULES), ("context", CONTEXT)):
-        if getattr(layout, name) not in words:
-            raise LayoutError(f"{name} is {getattr(layout, name)!r}; it must be one of {', '.join(words)}")
-    if layout.zero_stage not in (0, 1, 2, 3):
-        raise LayoutError(f"zero_stage is {layout.zero_stage!r}; ZeRO has stages 0 to 3")
-    if gpus is not None and layout.gpus != gpus:
-        product = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp} x cp {layout.cp} = {layout.gpus} ranks"
-        raise LayoutError(f"{product}, but there are {gpus} GPUs; make the product equal")
-    # A rank of context parallelism has two pieces of each sequence, so that all have as many pairs to compute.
-    pieces = 2 * layout.cp if layout.cp > 1 else 1
-    for what, whole, parts, axis in (
-        ("query heads", model.heads, layout.tp, "tp"),
-        ("columns of an MLP", model.ffn, layout.tp, "tp"),
-        ("sequences", batch, layout.dp * layout.micro_batch, "dp x micro_batch"),
-        ("tokens per sequence", model.sequence, pieces, "2 cp"),
-        ("tokens of a rank", model.sequence // layout.cp, layout.tp if layout.sequence_parallel else 1, "tp"),
-    ):
-        if whole % parts:
-            raise LayoutError(f"{axis} = {parts} does not divide {whole} {what}; choose a divisor")
-    if model.kv_heads % layout.tp and layout.tp % model.kv_heads:
-        heads = f"{model.kv_heads} heads of keys and values"
-        raise LayoutError(f"tp = {layout.tp} divides {heads} no more than they divide it; choose a divisor")
-    check_stages(model, layout, batch)
-    if layout.shard is not None:
-        if layout.zero_stage != 3:
-            raise LayoutError(f"shard is {layout.shard}, but only ZeRO-3 shards over a part of the ranks; leave it out")
-        if layout.data_ranks % layout.shard:
-            raise LayoutError(f"shard = {layout.shard} does not divide {layout.data_ranks} ranks (dp x cp)")
-    check_recomputation(model, layout)
-    check_experts(model, layout)
-    if layout.context == "all_to_all" and layout.cp > 1 and model.kv_heads % (layout.cp * layout.tp):
-        heads = f"cp x tp = {layout.cp * layout.tp} does not divide {model.kv_heads} heads of keys and values"
-        raise LayoutError(f"{heads}, as context parallelism by all-to-all needs; use the ring")
-    if software is not None:
-        for feature in needed(layout):
-            if feature not in software.features:
-                raise LayoutError(f"{software.name} has no {feature}; choose another layout, or other software")
+    """The first of `broken_rules`, a LayoutError with one line, if there is one."""
+    for broken in broken_rules(model, cluster, layout, batch, gpus, precision, software):
+        raise broken
 
 
-def check_stages(model: Model, layout: Layout, batch: int) -> None:
-    """`check`, of a pipeline's stages and chunks. Embedding and output layer may stand for a layer each."""
+def stage_rules(model: Model, layout: Layout, batch: int) -> Iterator[LayoutError]:
+    """`broken_rules`, of a pipeline's stages and chunks. Embedding and output layer may stand for a layer each."""
     chunks, micro_batches = layout.pp * layout.virtual_stages, layout.micro_batches(batch)
     if chunks > model.layers + 2:
         stages = f"pp {layout.pp} x {layout.virtual_stages} virtual stages"
-        raise LayoutError(f"{stages} need more than the model's {model.layers} layers; choose fewer")
+        yield LayoutError(f"{stages} need more than the model's {model.layers} layers; choose fewer", "pp")
     if layout.virtual_stages == 1:
         return
     if layout.pp == 1:
-        raise LayoutError(f"virtual_stages is {layout.virtual_stages}, but there is no pipeline; set it to 1")
+        yield LayoutError(
+            f"virtual_stages is {layout.virtual_stages}, but there is no pipeline; set it to 1", "virtual_stages"
+        )
     if all((model.layers + model.predicted_ahead + extra) % chunks for extra in range(EXTRA_LAYERS + 1)):
         what = f"{model.layers} layers, even with embedding and output layer as layers"
-        raise LayoutError(f"pp x virtual_stages = {chunks} does not divide {what}; choose other virtual stages")
+        other = "choose other virtual stages"
+        yield LayoutError(f"pp x virtual_stages = {chunks} does not divide {what}; {other}", "virtual_stages")
     if layout.schedule == "1f1b" and micro_batches % layout.pp:
-        runs = f"interleaving needs micro-batches in runs of pp = {layout.pp}"
-        raise LayoutError(f"{runs}, and {micro_batches} is no multiple; choose another batch, or 1 virtual stage")
+        runs = f"interleaving needs micro-batches in runs of pp = {layout.pp}, and {micro_batches} is no multiple"
+        yield LayoutError(f"{runs}; choose another batch, or 1 virtual stage", "virtual_stages")
 
 
-def check_recomputation(model: Model, layout: Layout) -> None:
-    """`check`, of what is recomputed and offloaded."""
+def recomputation_rules(model: Model, layout: Layout) -> Iterator[LayoutError]:
+    """`broken_rules`, of what is recomputed and offloaded."""
     needs = {"moe_act": model.experts > 0, "moe": model.experts > 0, "mla_up_proj": model.latent is not None}
     for name in layout.recompute_modules:
         if name not in MODULES:
-            raise LayoutError(f"recompute_modules has {name!r}; it may have {', '.join(MODULES)}")
+            yield LayoutError(f"recompute_modules has {name!r}; it may have {', '.join(MODULES)}", "recompute_modules")
         if not needs.get(name, True):
-            raise LayoutError(f"recompute_modules has {name!r}, but the model has nothing of the kind")
+            why = "but the model has nothing of the kind"
+            yield LayoutError(f"recompute_modules has {name!r}, {why}", "recompute_modules")
     layers = layers_of_fullest_stage(model, layout)
     for name in ("recompute_layers", "offload_layers"):
         if not 0 <= getattr(layout, name) <= layers:
-            raise LayoutError(f"{name} is {getattr(layout, name)}, but a rank has {layers} layers")
+            yield LayoutError(f"{name} is {getattr(layout, name)}, but a rank has {layers} layers", name)
 
 
-def check_experts(model: Model, layout: Layout) -> None:
-    """`check`, of expert parallelism."""
+def expert_rules(model: Model, layout: Layout) -> Iterator[LayoutError]:
+    """`broken_rules`, of expert parallelism."""
     if layout.ep == 1:
         return
     ranks = layout.data_ranks * layout.tp
     if not model.experts:
-        raise LayoutError(f"ep is {layout.ep}, but the model has no experts; set it to 1")
+        yield LayoutError(f"ep is {layout.ep}, but the model has no experts; set it to 1", "ep")
     if model.experts % layout.ep:
-        raise LayoutError(f"ep = {layout.ep} does not divide {model.experts} experts; choose a divisor")
+        yield LayoutError(f"ep = {layout.ep} does not divide {model.experts} experts; choose a divisor", "ep")
     if ranks % layout.ep:
         stage = f"the {ranks} ranks of a pipeline stage (dp x cp x tp)"
-        raise LayoutError(f"ep = {layout.ep} does not divide {stage}; choose a divisor")
+        yield LayoutError(f"ep = {layout.ep} does not divide {stage}; choose a divisor", "ep")
 
 
 def layers_of_fullest_stage(model: Model, layout: Layout) -> int:

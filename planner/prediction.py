@@ -160,7 +160,7 @@ def predict(
         need = f"{found.nbytes / GB:.0f} GB, and a GPU of {cluster.name} has {cluster.memory / GB:.0f}"
         largest = max(found.memory, key=lambda term: found.memory[term])
         advice = "split the model over more GPUs" if largest == "states" else "split or recompute more"
-        raise LayoutError(f"this layout needs {need}; most are {largest}: {advice}")
+        raise LayoutError(f"this layout needs {need}; most are {largest}: {advice}", "memory")
     return found
 
 

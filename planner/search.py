@@ -312,7 +312,8 @@ def search(
             continue
         if chosen != layout:
             found = added_up(replace(start, layout=chosen), batch, known)
-        best, best_of[axes] = min(best, found.seconds), min(found.seconds, best_of.get(axes, math.inf))
+        best = min(best, found.seconds)
+        best_of[axes] = min(found.seconds, best_of.get(axes, math.inf))
         fitting.append(found)
     fitting.sort(key=lambda found: found.seconds)
     rejected.sort(key=lambda pair: pair[1])

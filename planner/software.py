@@ -178,6 +178,7 @@ META = replace(MEGATRON, name="meta", tensor_overlap=False, features=all_but(("d
 #: (torchtitan benchmarks/llama3_h100_202412_torchtitan.md @31a17bf). Power grows about with the cube of the clock.
 _CLOCK = (500 / 700) ** (1 / 3)
 H100_500_WATTS: dict[str, object] = {
+    "name": "H100, 500 W, 96 GB", "like": "H100",
     "flops": {"bf16": 989e12 * _CLOCK, "fp8": 1979e12 * _CLOCK}, "memory_bandwidth": 2400 * GB, "memory": 96 * GB,
 }  # fmt: skip
 TORCHTITAN = Software(
@@ -195,7 +196,7 @@ OLMO = replace(TORCHTITAN, name="olmo", machines={})
 NANOTRON = Software(
     "nanotron", "flash 2", 2.2, tensor_overlap=False, gather_overlap=False, bucket=25e6,
     eager=True, balances_head=True, kept=1.4, logits_bytes=8,
-    machines={"H100": {"network_step": EFA_STEP, "network_level": EFA_TREE}},
+    machines={"H100": {"name": "H100, AWS", "like": "H100", "network_step": EFA_STEP, "network_level": EFA_TREE}},
     features=("tensor parallelism", "a pipeline", "context parallelism", "recompute_layers"),
 )  # fmt: skip
 LLM_FOUNDRY = Software(
@@ -205,7 +206,8 @@ LLM_FOUNDRY = Software(
 #: BLOOM's: Megatron-DeepSpeed of 2022, on nodes with four ports of 100 Gb/s for eight GPUs.
 DEEPSPEED = Software(
     "deepspeed", "unfused", 1.3, tensor_overlap=False, data_overlap=False, gather_overlap=False, gradient_bytes=2,
-    blocking=True, sequence_parallel=False, machines={"A100": {"ports": 4, "port": 12.5 * GB}},
+    blocking=True, sequence_parallel=False,
+    machines={"A100": {"name": "A100, 4 x 100 Gb/s", "like": "A100", "ports": 4, "port": 12.5 * GB}},
     features=("tensor parallelism", "a pipeline", "recompute_layers"),
 )  # fmt: skip
 #: Megatron-LM before FlashAttention and overlap (2021, 2022).

@@ -78,6 +78,13 @@ def named(layout: Layout) -> str:
     return f"{axes}{', ' * bool(axes)}ZeRO{NONBREAKING}{layout.zero_stage}{again}"
 
 
+def in_address(value: Any) -> str:
+    """A setting as the address of the page that plans a training run has it."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 class Row(NamedTuple):
     """A row of the box: a machine, and the prediction for it; None if the layout needs more GPUs than it has."""
 
@@ -109,7 +116,7 @@ class Row(NamedTuple):
         settings = {"cluster": self.machine, "gpus": self.found.layout.gpus, "batch": self.found.batch}
         settings |= {"model": self.found.model.name, "sequence": self.found.model.sequence, "precision": "bf16"}
         settings |= {k: v for k, v in asdict(self.found.layout).items() if k != "dp"} | {"software": MEGATRON.name}
-        texts = {k: "" if v is None else str(v).lower() if isinstance(v, bool) else v for k, v in settings.items()}
+        texts = {name: in_address(value) for name, value in settings.items()}
         return f'<a href="{PAGE}.html#{urlencode(texts)}">{self.name}</a>'.replace("&", "&amp;")
 
 
