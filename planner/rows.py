@@ -111,6 +111,9 @@ def _read(name: str, row: Mapping[str, Any]) -> Run:
         "sequence_parallel": bool(given.get("sequence_parallel", software.sequence_parallel)),
         "schedule": given.get("schedule", "1f1b"),
         "context": given.get("context", "ring"),
+        "recompute_modules": tuple(given.get("recompute_modules", ())),
+        "recompute_layers": whole(given, "recompute_layers", 0, least=0),
+        "offload_layers": whole(given, "offload_layers", 0, least=0),
     }
     micro = whole(given, "micro_batch", 0, least=0)
     batch = whole(row, "batch_sequences", dp * max(1, micro) * 4 * sizes["pp"])
