@@ -328,6 +328,7 @@ def test_what_an_address_says_wrong_is_as_at_the_start(page):
 @pytest.mark.browser
 def test_a_layout_that_cannot_run_is_said_beside_its_control(page):
     tab = page.page
+    tab.get_by_text("More: parts of recomputation").click()
     for name, value, says in (
         ("tp", 6, "tp = 6 does not divide 64 query heads"), ("batch", 500, "does not divide 500 sequences"),
         ("pp", 40, "need more than the model's 80 layers"), ("cp", 3, "does not divide 8192 tokens"),
