@@ -16,6 +16,7 @@ from planner.software import (
     HOST_EAGER,
     HOST_MOE,
     HOST_SHARE,
+    LORA_RANK,
     MATMUL_SHARE,
     MEMORY_SHARE,
     MOE_2025,
@@ -27,7 +28,7 @@ from planner.software import (
     Software,
 )
 from ranks.cluster import Cluster
-from ranks.model import Model, attention_matrices, attention_width, mean_context
+from ranks.model import Model, attention_matrices, attention_width, document_tokens, mean_context
 
 Pair = tuple[float, float]
 
@@ -35,7 +36,7 @@ Pair = tuple[float, float]
 @dataclass(frozen=True)
 class Step:
     """What every term needs: model, machine, layout, software, precision, whether the layer at hand has experts, and
-    what is trained: "all" weights, or "lora", adapters beside frozen weights.
+    what is trained: "all" weights, or "lora", adapters of rank `lora_rank` beside frozen weights.
     """
 
     model: Model
@@ -45,6 +46,7 @@ class Step:
     precision: str = "bf16"
     moe: bool = False
     trained: str = "all"
+    lora_rank: int = LORA_RANK
 
     @property
     def tokens(self) -> float:
@@ -156,12 +158,33 @@ def attention(step: Step) -> Pair:
     forward, backward = attention_shares(step)
     context = mean_context(m)
     # In a ring the kernel sees the keys of one rank at a time, so it runs on short sequences.
-    seen = min(2 * context, m.sequence / layout.cp) if layout.context == "ring" else 2 * context
+    whole = document_tokens(m) if step.software.cuts_documents else m.sequence
+    seen = min(2 * context, whole / layout.cp) if layout.context == "ring" else 2 * context
     speed = peak * seen / (seen + ATTENTION_HALF) * (8192 + ATTENTION_HALF) / 8192
     speed *= 0.75 if m.head_dim <= 64 and m.latent is None else 1.0
     balance = CONTEXT_BALANCE if layout.cp > 1 else 1.0
+    if m.document and layout.context != "all_to_all" and not step.software.cuts_documents:
+        balance *= document_balance(m, layout.cp)
     flops = 4 * step.tokens * context * width / balance
     return flops / (speed * forward), 2.5 * flops / (speed * backward)
+
+
+def document_balance(model: Model, cp: int) -> float:
+    """Lesson 13, *Half of the GPUs wait*: the mean of the ranks' pairs of tokens over those of the busiest.
+
+    A zigzag over the whole sequence is fair for one document, since each of its 2 cp parts has a partner; it is not
+    where documents end inside of parts. In a single step of a ring the busiest rank may have more still.
+    """
+    part, document = model.sequence / (2 * cp), document_tokens(model)
+    before = [pairs_before(number * part, document) for number in range(2 * cp + 1)]
+    early = [before[rank + 1] - before[rank] for rank in range(cp)]
+    late = [before[2 * cp - rank] - before[2 * cp - rank - 1] for rank in range(cp)]
+    return before[2 * cp] / cp / max([early[rank] + late[rank] for rank in range(cp)])
+
+
+def pairs_before(tokens: float, document: int) -> float:
+    """Pairs that the mask leaves to the first so many tokens of a sequence of packed documents."""
+    return (tokens // document * document**2 + (tokens % document) ** 2) / 2
 
 
 def elementwise(step: Step) -> Pair:

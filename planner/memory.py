@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner.arithmetic import Pair, Step
 from planner.communication import rank_parameters
 from planner.layout import layers_of_fullest_stage
-from planner.software import FIXED_MEMORY, LORA_RANK, PRECISIONS
+from planner.software import FIXED_MEMORY, PRECISIONS
 from ranks.model import Model, attention_matrices, logits_bytes_per_token, parameters, state_bytes_per_parameter
 
 
@@ -19,7 +19,7 @@ def states(step: Step) -> float:
     stage, shards = layout.stage_between, layout.shards if layout.zero_stage == 3 else layout.data_ranks
     if step.trained == "lora":
         kinds = (2.0, 0.0, 0.0)
-        besides = lora_parameters(m) / (layout.tp * layout.pp) * state_bytes_per_parameter(0)
+        besides = lora_parameters(m, step.lora_rank) / (layout.tp * layout.pp) * state_bytes_per_parameter(0)
     else:
         weight = 0.0 if stage == 3 and not software.keeps_weights else 2.0
         master = 2.0 if software.remainders and step.precision == "bf16" and stage < 3 else 4.0
@@ -50,12 +50,12 @@ def fullest_parameters(step: Step) -> Pair:
     return share * layers + embedding, share * routed * layout.pp
 
 
-def lora_parameters(m: Model) -> float:
-    """Parameters of the adapters of all linear layers outside routed experts."""
+def lora_parameters(m: Model, rank: int) -> float:
+    """Parameters of the adapters of this rank of all linear layers outside routed experts."""
     widths = [(inputs, outputs) for inputs, outputs, _ in attention_matrices(m)]
     if not m.experts:
         widths += [(m.hidden, (2 if m.gated else 1) * m.ffn), (m.ffn, m.hidden)]
-    return m.layers * LORA_RANK * sum(inputs + outputs for inputs, outputs in widths)
+    return m.layers * rank * sum(inputs + outputs for inputs, outputs in widths)
 
 
 def alive(step: Step, micro_batches: int) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from planner import arithmetic, communication, memory
 from planner.arithmetic import Pair, Step
 from planner.layout import Layout, LayoutError, check
-from planner.software import MEGATRON, Software
+from planner.software import LORA_RANK, MEGATRON, Software
 from ranks.cluster import GB, Cluster
 from ranks.model import Model, flops_per_token, parameters
 
@@ -147,15 +147,17 @@ def predict(
     software: Software = MEGATRON,
     memory_limit: bool = True,
     trained: str = "all",
+    lora_rank: int = LORA_RANK,
 ) -> Prediction:
     """The prediction for a step of `batch` sequences. LayoutError if this layout cannot run it.
 
-    memory_limit: nor may it need more memory than a GPU has. trained: "all" weights, or "lora" adapters only.
+    memory_limit: nor may it need more memory than a GPU has. trained: "all" weights, or "lora": adapters of
+    rank `lora_rank` only.
     """
     if trained not in ("all", "lora"):
         raise ValueError(f"trained is {trained!r}; it must be 'all' or 'lora'")
     check(model, cluster, layout, batch, precision=precision, software=software)
-    found = added_up(Step(model, cluster, layout, software, precision, trained=trained), batch)
+    found = added_up(Step(model, cluster, layout, software, precision, trained=trained, lora_rank=lora_rank), batch)
     if memory_limit and found.nbytes > cluster.memory:
         need = f"{found.nbytes / GB:.0f} GB, and a GPU of {cluster.name} has {cluster.memory / GB:.0f}"
         largest = max(found.memory, key=lambda term: found.memory[term])

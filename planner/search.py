@@ -11,7 +11,7 @@ from planner import arithmetic, memory
 from planner.arithmetic import Step
 from planner.layout import EXTRA_LAYERS, Layout, LayoutError, check, layers_of_fullest_stage
 from planner.prediction import Prediction, Terms, added_up, layer_terms, whole_terms
-from planner.software import MEGATRON, Software
+from planner.software import LORA_RANK, MEGATRON, Software
 from ranks.cluster import GB, Cluster
 from ranks.model import Model
 
@@ -247,6 +247,7 @@ def plan(
     trained: str = "all",
     filled: float | None = None,
     offload: bool | None = None,
+    lora_rank: int = LORA_RANK,
 ) -> Plan:
     """Search all layouts of `gpus` GPUs for steps of `batch` sequences. LayoutError if there is none that fits.
 
@@ -254,7 +255,7 @@ def plan(
     activations may wait in the host's memory; None: where the host's link is faster than PCI Express, as in the
     published recipes that do so.
     """
-    start = Step(model, cluster, Layout(), software, precision, trained=trained)
+    start = Step(model, cluster, Layout(), software, precision, trained=trained, lora_rank=lora_rank)
     check(model, cluster, Layout(), batch, precision=precision)
     may_offload = cluster.host_link > FAST_HOST if offload is None else offload
     rejected: list[tuple[Layout, float]] = []

@@ -71,7 +71,7 @@ CONTEXT_BALANCE = 0.90
 #: The part of a host link's nominal bandwidth that pinned copies reach: 53.6 of 63 GB/s
 #: (benchmarks/measured/h100.json).
 HOST_SHARE = 0.85
-#: The rank of LoRA's adapters, Megatron-Bridge's default.
+#: The rank of LoRA's adapters where none is given, Megatron-Bridge's default.
 LORA_RANK = 32
 #: Bytes of a GPU's memory that no term explains: context, libraries, buffers of collectives. Judged.
 FIXED_MEMORY = 3 * GB
@@ -111,7 +111,8 @@ class Software:
     router's probability before their last product, so that what comes back is not kept. gate_bytes: bytes per entry of
     what the activation function keeps. keeps_weights: bf16 weights live between micro-batches; PyTorch's FSDP has only
     the float32 shard, and casts what it gathers. remainders: in bf16 a master weight is the weight and 16 bits more
-    (Transformer Engine's `store_param_remainders`).
+    (Transformer Engine's `store_param_remainders`). cuts_documents: context parallelism cuts each packed document into
+    its parts, not the sequence.
     """
 
     name: str
@@ -142,6 +143,7 @@ class Software:
     gate_bytes: float = 2
     keeps_weights: bool = True
     remainders: bool = False
+    cuts_documents: bool = False
     machines: dict[str, dict[str, object]] = field(default_factory=dict)
 
     def machine(self, cluster: Cluster) -> Cluster:
@@ -151,9 +153,10 @@ class Software:
 
 
 #: Megatron-LM and Megatron-Bridge; of early 2026 unless a run tells its container. Its all-to-alls travel behind
-#: computation since late 2025 (megatron/core/transformer/moe/README.md, "Arrival of features").
+#: computation since late 2025 (megatron/core/transformer/moe/README.md, "Arrival of features"). Of each packed document
+#: a rank gets two parts (megatron/core/utils.py, `get_thd_batch_on_this_cp_rank`, core_v0.19.0).
 MEGATRON = Software(
-    "megatron", expert_overlap=True,
+    "megatron", expert_overlap=True, cuts_documents=True,
     # Its optimizer has ZeRO-1; it shards more with Megatron-FSDP alone, of which published recipes use stage 3.
     features=all_but(("ZeRO-2", "ZeRO-3 in a pipeline", "zero_bubble", "dualpipe")),
 )  # fmt: skip
@@ -172,8 +175,8 @@ BRIDGE = replace(
 )  # fmt: skip
 BRIDGE_LATEST = replace(BRIDGE, name="bridge 26.06", moe="latest")
 BRIDGE_2025 = replace(BRIDGE, name="bridge 2025", moe="2025", expert_overlap=False)
-#: Meta's of Llama 3, whose report names no overlap of tensor parallelism.
-META = replace(MEGATRON, name="meta", tensor_overlap=False, features=all_but(("dualpipe",)))
+#: Meta's of Llama 3, whose report names no overlap of tensor parallelism, and cuts the sequence (section 3.3.2).
+META = replace(MEGATRON, name="meta", tensor_overlap=False, cuts_documents=False, features=all_but(("dualpipe",)))
 #: Meta's H100s of its published runs, in PyTorch's programs: 96 GB of HBM2e with 2.4 TB/s, and 500 W instead of 700
 #: (torchtitan benchmarks/llama3_h100_202412_torchtitan.md @31a17bf). Power grows about with the cube of the clock.
 _CLOCK = (500 / 700) ** (1 / 3)

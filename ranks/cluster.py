@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 GB = 1e9
 #: What makers print as "GB" of memory: dies hold powers of two (ml-engineering, as below, "Accelerator memory").
@@ -268,25 +269,67 @@ def find(name: str) -> Cluster:
     raise ValueError(f"no cluster {name!r}; there are: {', '.join(CLUSTERS)}")
 
 
-def own(like: str, name: str | None = None, **changes: object) -> Cluster:
-    """A machine of your own: one that the course knows, with what differs. Units as people say them.
+#: Fields of a machine of your own, and their units, as people say them: what each must have, then what it may have.
+OWN = {
+    "like": "the known machine whose kernels it shares",
+    "tflops": "dense 10¹² FLOP/s per GPU, by precision: bf16, fp8, nvfp4",
+    "memory_gb": "10⁹ bytes of memory per GPU",
+    "memory_bandwidth_gb_s": "10⁹ bytes per second of that memory",
+    "domain": "GPUs that NVLink, or the like, joins",
+    "nvlink_gb_s": "10⁹ bytes per second and direction that a GPU sends in its domain",
+    "ports": "network ports per domain",
+    "port_gb_s": "10⁹ bytes per second and direction of a port",
+}
+MAY_OWN = {
+    "name": "what it is called",
+    "host_link_gb_s": "10⁹ bytes per second between a host and its GPUs",
+    "host_gpus": "GPUs that share this link",
+    "host_memory_gb": "10⁹ bytes of the host's memory per GPU",
+}
 
-    memory_gb, memory_bandwidth_gb_s, nvlink_gb_s, port_gb_s, host_link_gb_s: 10⁹ bytes (per second). ports, domain,
-    host_gpus: numbers. tflops: {"bf16": 989, …}, dense. Its kernels reach the share of the peak that `like`'s do.
+
+def own(given: Mapping[str, Any]) -> Cluster:
+    """A machine of your own, from the fields of `OWN` and `MAY_OWN`. ValueError, in one line.
+
+    Its kernels reach the part of its peak that those of the machine `like` reach of theirs, and what no field describes
+    is that machine's too.
     """
-    known = find(like)
-    names = {
-        "memory_gb": "memory", "memory_bandwidth_gb_s": "memory_bandwidth", "nvlink_gb_s": "nvlink",
-        "port_gb_s": "port", "host_link_gb_s": "host_link",
-    }  # fmt: skip
-    new: dict[str, object] = {"name": name or known.name, "like": known.like or known.name}
-    for key, value in changes.items():
-        if key in names and isinstance(value, int | float):
-            new[names[key]] = value * GB
-        elif key == "tflops" and isinstance(value, Mapping):
-            new["flops"] = {kind: rate * 1e12 for kind, rate in value.items()}
-        elif key in ("ports", "domain", "host_gpus"):
-            new[key] = value
-        else:
-            raise ValueError(f"{key} is no number of a machine; there are {', '.join(names)}, tflops, ports, domain")
-    return replace(known, **new)  # type: ignore[arg-type]
+    for name, unit in OWN.items():
+        if given.get(name) is None:
+            raise ValueError(f"the machine's field {name!r} is missing: {unit}")
+    known, tflops = find(given["like"]), given["tflops"]
+    for name, value in given.items():
+        if name not in OWN and name not in MAY_OWN:
+            raise ValueError(f"a machine has no field {name!r}; it has {', '.join([*OWN, *MAY_OWN])}")
+        if name not in ("name", "like", "tflops"):
+            _above_0(name, value)
+        if name in ("domain", "ports", "host_gpus") and not isinstance(value, int):
+            raise ValueError(f"{name} is {value!r}; it must be a whole number")
+    if "bf16" not in tflops:
+        raise ValueError(f"tflops has no bf16: {OWN['tflops']}")
+    for kind, rate in tflops.items():
+        if kind not in known.flops:
+            raise ValueError(f"tflops has {kind}, and {known.name} has {', '.join(known.flops)}; choose another 'like'")
+        _above_0(f"tflops of {kind}", rate)
+    return replace(
+        known,
+        name=given.get("name") or "own machine",
+        like=known.name,
+        flops={kind: rate * 1e12 for kind, rate in tflops.items()},
+        memory=given["memory_gb"] * GB,
+        memory_bandwidth=given["memory_bandwidth_gb_s"] * GB,
+        domain=given["domain"],
+        nvlink=given["nvlink_gb_s"] * GB,
+        ports=given["ports"],
+        port=given["port_gb_s"] * GB,
+        host_link=given["host_link_gb_s"] * GB if "host_link_gb_s" in given else known.host_link,
+        host_gpus=given.get("host_gpus") or known.host_gpus,
+        host_memory=given["host_memory_gb"] * GB if "host_memory_gb" in given else known.host_memory,
+        source="a machine of your own",
+    )
+
+
+def _above_0(name: str, value: Any) -> None:
+    """ValueError unless the value is a number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{name} is {value!r}; it must be a number above 0")

@@ -20,12 +20,12 @@ RUNTIME = ROOT / "book" / "planning" / "python.js"
 #: In the order in which they import each other.
 MODULES = (
     "ranks.cluster", "ranks.model", "planner.software", "planner.layout", "planner.arithmetic", "planner.communication",
-    "planner.memory", "planner.prediction", "planner.search",
+    "planner.memory", "planner.prediction", "planner.search", "planner.huggingface", "planner.export",
 )  # fmt: skip
 #: Functions that the page does without.
-LEFT_OUT = {"own", "machine", "why_not", "Plan.__str__"}
+LEFT_OUT = {"machine", "why_not", "Plan.__str__"}
 #: Modules that are not imported, since `python.js` or JavaScript has what is used of them.
-GIVEN = {"__future__", "collections.abc", "dataclasses", "functools", "itertools", "math"}
+GIVEN = {"__future__", "collections.abc", "dataclasses", "functools", "itertools", "math", "typing"}
 #: Names that JavaScript keeps for itself.
 KEPT = {"switch", "new", "default", "case", "function", "var", "with", "delete", "this", "in", "let", "const"}
 OPERATORS: dict[type, str] = {
@@ -431,6 +431,10 @@ class Module:
         match node:
             case ast.Call(ast.Name("isinstance"), [value, ast.Name("int")]):
                 return f"Number.isInteger({self.expression(value)})"
+            case ast.Call(ast.Name("isinstance"), [value, ast.Name("bool")]):
+                return f"(typeof {self.expression(value)} === 'boolean')"
+            case ast.Call(ast.Name("isinstance"), [value, ast.BinOp(ast.Name("int"), ast.BitOr(), ast.Name("float"))]):
+                return f"(typeof {self.expression(value)} === 'number')"
         function, keywords = node.func, {k.arg: self.expression(k.value) for k in node.keywords}
         arguments = [self.expression(argument) for argument in node.args]
         match function:
