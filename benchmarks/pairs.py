@@ -22,15 +22,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from planner import rows
 from planner.software import FEATURES
+from ranks.cluster import own
 
 PAIRS = Path(__file__).with_name("layout_pairs.json")
 SEED = 42
-#: Source → the program that comes nearest: the two of 2023 had FlashAttention 2.
+#: Source → the program that comes nearest.
 PROGRAMS = {
-    "Hagemann et al. 2023": "megatron 2024", "InternEvo": "megatron 2024", "Megatron-Bridge": "bridge 26.06",
+    "Hagemann et al. 2023": "megatron 2023", "InternEvo": "megatron 2023", "Megatron-Bridge": "bridge 26.06",
 }  # fmt: skip
 #: Fields of a side that are no fields of a row's layout. ZeRO below stage 3 over a part of the ranks is not known here.
-NO_LAYOUT = ("measured", "unit", "etp", "recompute_detail", "shard")
+NO_LAYOUT = ("measured", "unit", "recompute_detail", "shard")
 
 
 class Verdict(NamedTuple):
@@ -61,7 +62,8 @@ def run_of(pair: dict[str, Any], side: str) -> rows.Run:
         "published": {"step_seconds": 1},
     }  # fmt: skip
     run = rows.read(row)
-    return replace(run, software=replace(run.software, features=FEATURES))
+    machine = own(run.cluster.name, **pair["machine_override"]) if "machine_override" in pair else run.cluster
+    return replace(run, cluster=machine, software=replace(run.software, features=FEATURES))
 
 
 def judge(pairs: list[dict[str, Any]]) -> list[Verdict]:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import planner
 from planner import Layout, LayoutError, rows
-from planner.software import SOFTWARE
+from planner.software import FEATURES, SOFTWARE
 from ranks import cluster as clusters
 from ranks.cluster import GB, GIB, Cluster
 
@@ -75,7 +75,7 @@ def machine(row: dict[str, Any]) -> Cluster:
 
 def layout_of(row: dict[str, Any]) -> Layout:
     """The recipe's layout. Its `recompute` may be "layers", which `recompute_layers` says alone."""
-    given = {key: value for key, value in row["layout"].items() if value is not None and key != "etp"}
+    given = {key: value for key, value in row["layout"].items() if value is not None}
     if given["recompute"] == "layers":
         given["recompute"] = "none"
     given["recompute_modules"] = tuple(given.get("recompute_modules", ()))
@@ -163,10 +163,9 @@ def judge(row: dict[str, Any], filled: float | None = None) -> Verdict:
         return planner.predict(model, cluster, which, batch, precision, software, limit, trained)
 
     def data_seconds(which: Layout) -> float:
-        try:
-            return predict(which).time.get("data", 0.0)
-        except LayoutError:
-            return math.inf
+        anything = replace(software, features=FEATURES)
+        found = planner.predict(model, cluster, which, batch, precision, anything, False, trained)
+        return found.time.get("data", 0.0)
 
     why_not, seconds = "", 0.0
     try:

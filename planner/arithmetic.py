@@ -113,9 +113,10 @@ def layer_matrices(step: Step) -> list[tuple[float, float, float, float]]:
     wide = 2 if m.gated else 1
     if not step.moe:
         return [*found, (step.tokens, m.hidden, wide * m.ffn / t, 1.0), (step.tokens, m.ffn / t, m.hidden, 1.0)]
-    # Of its own tokens a rank sends `visits`; as many arrive, for its `local` experts.
-    visits, local = step.tokens / t * m.experts_per_token, m.experts / step.layout.ep
-    found += [(visits / local, m.hidden, wide * m.expert_ffn, local), (visits / local, m.expert_ffn, m.hidden, local)]
+    # As many rows as a rank sends arrive for its `local` experts, and for each of the ranks with which it shares them.
+    local, width = m.experts / step.layout.ep, m.expert_ffn / step.layout.etp
+    visits = step.tokens / t * m.experts_per_token * step.layout.etp
+    found += [(visits / local, m.hidden, wide * width, local), (visits / local, width, m.hidden, local)]
     if width := m.shared_experts * m.expert_ffn:
         found += [(step.tokens / t, m.hidden, wide * width, 1.0), (step.tokens / t, width, m.hidden, 1.0)]
     return found

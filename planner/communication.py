@@ -98,18 +98,20 @@ def exchanged(step: Step) -> Pair:
 def experts(step: Step, computing: Pair) -> Pair:
     """Lesson 14, *There and back*: two all-to-alls forward and two backward, for the tokens that a rank sends.
 
-    A token crosses to a node once, however many of its experts are there. computing: seconds that the layer computes,
-    forward and backward, behind which software may hide its all-to-alls.
+    A token crosses to a node once, however many of its experts are there. Ranks that share an expert gather each
+    other's rows before it, and reduce-scatter what comes out. computing: seconds that the layer computes, forward and
+    backward, behind which software may hide all of this.
     """
     layout = step.layout
-    if not step.moe or layout.ep == 1:
+    if not step.moe or layout.ep == layout.etp == 1:
         return 0.0, 0.0
-    together = step.cluster.together(layout.ep)
+    together = step.cluster.together(layout.ep, layout.etp)
     everything, crossing = dispatched(step)
     # Inside a node every visit is a message of its own.
-    once = step.cluster.all_to_all_seconds(everything, together) if together > 1 else 0.0
+    once = step.cluster.all_to_all_seconds(everything, together, layout.etp) if together > 1 else 0.0
     if together < layout.ep:
-        once = max(once, step.cluster.all_to_all_seconds(everything, layout.ep, crossing=crossing))
+        once = max(once, step.cluster.all_to_all_seconds(everything, layout.ep, layout.etp, crossing=crossing))
+    once += step.cluster.all_gather_seconds(everything * layout.etp, layout.etp)
     forward, backward = computing if step.software.expert_overlap else (0.0, 0.0)
     return exposed(2 * once, forward), exposed(2 * once, backward)
 
@@ -117,7 +119,7 @@ def experts(step: Step, computing: Pair) -> Pair:
 def dispatched(step: Step) -> Pair:
     """Bytes of all rows that a rank has for experts, one per visit, and those of them that cross to other nodes."""
     layout, m = step.layout, step.model
-    nodes, row = layout.ep / step.cluster.together(layout.ep), 2 * step.tokens / layout.tp * m.hidden
+    nodes, row = layout.ep / step.cluster.together(layout.ep, layout.etp), 2 * step.tokens / layout.tp * m.hidden
     visited = nodes * (1 - (1 - 1 / nodes) ** m.experts_per_token)
     return row * m.experts_per_token, row * min(visited, m.nodes_per_token or visited) * (nodes - 1) / nodes
 
@@ -160,7 +162,7 @@ def rank_parameters(step: Step) -> Pair:
     layout = step.layout
     return (
         (parameters(step.model).total - routed) / (layout.tp * layout.pp),
-        routed / (layout.ep * layout.pp),
+        routed / (layout.ep * layout.etp * layout.pp),
     )
 
 
@@ -182,7 +184,7 @@ def data(step: Step, forward: float, backward: float, micro_batches: int) -> flo
         """Seconds for all parameters of the rank, `size` bytes each, in one piece per layer or bucket."""
         pieces = max(layers, ordinary * size / software.bucket) if software.bucket else layers
         seconds = pieces * kind(ordinary * size / pieces, layout.shards, layout.tp)
-        return seconds + pieces * kind(routed * size / pieces, layout.expert_data_ranks, layout.ep)
+        return seconds + pieces * kind(routed * size / pieces, layout.expert_data_ranks, layout.ep * layout.etp)
 
     def shown(seconds: float, window: float, overlap: bool) -> float:
         # Lesson 09, *Gathering ahead*: all pieces but one, as long as the computation lasts.
@@ -227,7 +229,9 @@ def frozen(step: Step, forward: float, backward: float, micro_batches: int) -> f
     ordinary, routed = rank_parameters(step)
     layers = max(1.0, step.model.layers / layout.pp)
     once = layers * step.cluster.all_gather_seconds(2 * ordinary / layers, layout.shards, layout.tp)
-    once += layers * step.cluster.all_gather_seconds(2 * routed / layers, layout.expert_data_ranks, layout.ep)
+    once += layers * step.cluster.all_gather_seconds(
+        2 * routed / layers, layout.expert_data_ranks, layout.ep * layout.etp
+    )
     part = once * (1 - 1 / layers)
     return micro_batches * (exposed(once, min(part, forward)) + exposed(once, min(part, backward)))
 
@@ -250,8 +254,8 @@ def bytes_sent(step: Step, micro_batches: int) -> dict[str, float]:
         exchange = (2 + again) * (cp - 1) / cp * (keys + queries)
     else:  # backward, keys and values travel with their gradients
         exchange = (3 + again) * (cp - 1) * keys
-    together, (everything, crossing) = step.cluster.together(layout.ep), dispatched(step)
-    visits = everything * (together - 1) / together + crossing
+    together, (everything, crossing) = step.cluster.together(layout.ep, layout.etp), dispatched(step)
+    visits = everything * (together - 1) / together + crossing + everything * (layout.etp - 1)
     # Per parameter: an all-reduce; a reduce-scatter and an all-gather; with ZeRO-3, a gather for each pass.
     per_parameter = 2 * gradient if layout.zero_stage == 0 else gradient * reductions(layout, micro_batches) + 2
     between = 0.0
@@ -263,7 +267,7 @@ def bytes_sent(step: Step, micro_batches: int) -> dict[str, float]:
     return {
         "tensor": passes * all_reduces * 2 * (t - 1) / t * activation,
         "context": passes * layers * exchange,
-        "experts": passes * moe * 2 * (2 + again) * visits if layout.ep > 1 else 0.0,
+        "experts": passes * moe * 2 * (2 + again) * visits if layout.ep * layout.etp > 1 else 0.0,
         "stages": micro_batches * 2 * layout.virtual_stages * activation / t if layout.pp > 1 else 0.0,
         "data": ordinary * ((n - 1) / n * per_parameter + between) + routed * (same - 1) / same * per_parameter,
     }

@@ -129,7 +129,7 @@ def megatron(step: Step, batch: int) -> list[Option]:
     if m.experts:
         found += [
             ("model", "expert_model_parallel_size", f"{x.ep}"),
-            ("model", "expert_tensor_parallel_size", "1"),
+            ("model", "expert_tensor_parallel_size", f"{x.etp}"),
             ("model", "moe_token_dispatcher_type", "alltoall"),
             ("model", "moe_grouped_gemm", "true"),
         ]
@@ -259,7 +259,7 @@ def torchtitan(step: Step, batch: int) -> list[Option]:
     ]
     if m.experts:
         found.append(("parallelism", "expert_parallel_degree", f"{x.ep}"))
-        found.append(("parallelism", "expert_tensor_parallel_degree", "1"))
+        found.append(("parallelism", "expert_tensor_parallel_degree", f"{x.etp}"))
     if x.cp > 1:
         method = "allgather" if x.context == "all_gather" else "alltoall"
         found.append(("parallelism", "context_parallel_rotate_method", f'"{method}"'))

@@ -18,7 +18,7 @@ MODULES = ("layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "core_attn")
 
 
 #: The fields that are numbers of ranks, sequences or chunks.
-SIZES = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages")
+SIZES = ("dp", "tp", "pp", "cp", "ep", "etp", "micro_batch", "virtual_stages")
 #: Layers that embedding, output layer and multi-token prediction may stand for at most where a pipeline is cut.
 EXTRA_LAYERS = 3
 
@@ -39,10 +39,11 @@ class Layout:
     """How dp · tp · pp · cp ranks share a step (lesson 15).
 
     dp, tp, pp, cp, ep: ranks of data, tensor, pipeline, context and expert parallelism. ep divides the ranks of a
-    pipeline stage, as in Megatron's parallel folding: experts use the ranks of tp, cp and dp. micro_batch: sequences
-    per micro-batch and replica. virtual_stages: chunks of layers per rank of the pipeline (lesson 11). zero_stage: 0 to
-    3 (lessons 08, 09). shard: ranks over which ZeRO shards, None for all of dp and cp; fewer is HSDP. recompute:
-    "none", "selective" or "full" (lesson 10). sequence_parallel: tensor parallelism also splits norms and residuals
+    pipeline stage, as in Megatron's parallel folding: experts use the ranks of tp, cp and dp. etp: ranks that share one
+    expert, as tp ranks share a matrix; ep · etp divides the ranks of a stage. micro_batch: sequences per micro-batch
+    and replica. virtual_stages: chunks of layers per rank of the pipeline (lesson 11). zero_stage: 0 to 3 (lessons 08,
+    09). shard: ranks over which ZeRO shards, None for all of dp and cp; fewer is HSDP. recompute: "none", "selective"
+    or "full" (lesson 10). sequence_parallel: tensor parallelism also splits norms and residuals
     (lesson 12). recompute_modules: of `MODULES`, what every layer repeats. recompute_layers: layers of a rank that are
     recomputed in full, as Megatron's `recompute_num_layers` (there per virtual stage). offload_layers: layers of a rank
     whose activations wait in the host's memory. schedule: of the pipeline, "1f1b" (interleaved with more than one
@@ -68,6 +69,7 @@ class Layout:
     recompute_modules: tuple[str, ...] = ()
     recompute_layers: int = 0
     offload_layers: int = 0
+    etp: int = 1
 
     @property
     def gpus(self) -> int:
@@ -95,7 +97,7 @@ class Layout:
     @property
     def expert_data_ranks(self) -> int:
         """Ranks that hold the same experts, over which their gradients are reduced."""
-        return max(1, self.data_ranks * self.tp // self.ep)
+        return max(1, self.data_ranks * self.tp // (self.ep * self.etp))
 
     def micro_batches(self, batch: int) -> int:
         """Micro-batches per replica and step, for a batch of so many sequences."""
@@ -103,6 +105,7 @@ class Layout:
 
     def __str__(self) -> str:
         axes = " ".join(f"{name} {getattr(self, name)}" for name in ("dp", "tp", "pp", "cp", "ep"))
+        axes += f" etp {self.etp}" if self.etp > 1 else ""
         more = f"micro-batch {self.micro_batch}, {self.virtual_stages} virtual stages, ZeRO-{self.zero_stage}"
         shard = f" over {self.shard}" if self.shard else ""
         again = self.recomputation
@@ -130,17 +133,19 @@ class Layout:
 
 def needed(layout: Layout) -> list[tuple[str, str]]:
     """What the layout needs of its program, of `planner.software.FEATURES`, and the field that needs it."""
-    pipeline = layout.pp > 1
+    pipeline, modules = layout.pp > 1, layout.recompute_modules
     needs = [
         ("tensor parallelism", "tp", layout.tp > 1),
         ("a pipeline", "pp", pipeline),
         ("interleaving", "virtual_stages", layout.virtual_stages > 1 and layout.schedule == "1f1b"),
         ("context parallelism", "cp", layout.cp > 1),
+        ("ZeRO-1 without a pipeline", "zero_stage", layout.zero_stage == 1 and not pipeline and layout.data_ranks > 1),
         ("ZeRO-2", "zero_stage", layout.zero_stage == 2),
         ("ZeRO-3", "zero_stage", layout.zero_stage == 3),
         ("ZeRO-3 in a pipeline", "zero_stage", layout.zero_stage == 3 and pipeline),
-        ("recompute_modules", "recompute_modules", len(layout.recompute_modules) > 0),
+        ("recompute_modules", "recompute_modules", bool(modules)),
         ("recompute_layers", "recompute_layers", layout.recompute_layers > 0),
+        ("recompute_modules with recompute_layers", "recompute_layers", bool(modules) and layout.recompute_layers > 0),
         ("offload_layers", "offload_layers", layout.offload_layers > 0),
         ("zero_bubble", "schedule", pipeline and layout.schedule == "zero_bubble"),
         ("dualpipe", "schedule", pipeline and layout.schedule == "dualpipe"),
@@ -193,7 +198,7 @@ def broken_rules(
     if model.kv_heads % layout.tp and layout.tp % model.kv_heads:
         heads = f"{model.kv_heads} heads of keys and values"
         yield LayoutError(f"tp = {layout.tp} divides {heads} no more than they divide it; choose a divisor", "tp")
-    yield from stage_rules(model, layout, batch)
+    yield from stage_rules(model, layout, batch, software)
     if layout.shard is not None:
         if layout.zero_stage != 3:
             why = "but only ZeRO-3 shards over a part of the ranks; leave it out"
@@ -226,7 +231,7 @@ def check(
         raise broken
 
 
-def stage_rules(model: Model, layout: Layout, batch: int) -> Iterator[LayoutError]:
+def stage_rules(model: Model, layout: Layout, batch: int, software: Software | None) -> Iterator[LayoutError]:
     """`broken_rules`, of a pipeline's stages and chunks. Embedding and output layer may stand for a layer each."""
     chunks, micro_batches = layout.pp * layout.virtual_stages, layout.micro_batches(batch)
     if chunks > model.layers + 2:
@@ -238,7 +243,8 @@ def stage_rules(model: Model, layout: Layout, batch: int) -> Iterator[LayoutErro
         yield LayoutError(
             f"virtual_stages is {layout.virtual_stages}, but there is no pipeline; set it to 1", "virtual_stages"
         )
-    if all((model.layers + model.predicted_ahead + extra) % chunks for extra in range(EXTRA_LAYERS + 1)):
+    even = not all((model.layers + model.predicted_ahead + extra) % chunks for extra in range(EXTRA_LAYERS + 1))
+    if not even and not (software and "uneven chunks" in software.features):
         what = f"{model.layers} layers, even with embedding and output layer as layers"
         other = "choose other virtual stages"
         yield LayoutError(f"pp x virtual_stages = {chunks} does not divide {what}; {other}", "virtual_stages")
@@ -264,16 +270,21 @@ def recomputation_rules(model: Model, layout: Layout) -> Iterator[LayoutError]:
 
 def expert_rules(model: Model, layout: Layout) -> Iterator[LayoutError]:
     """`broken_rules`, of expert parallelism."""
-    if layout.ep == 1:
+    if layout.ep == layout.etp == 1:
         return
     ranks = layout.data_ranks * layout.tp
     if not model.experts:
-        yield LayoutError(f"ep is {layout.ep}, but the model has no experts; set it to 1", "ep")
+        axis = "ep" if layout.ep > 1 else "etp"
+        yield LayoutError(f"{axis} is {getattr(layout, axis)}, but the model has no experts; set it to 1", axis)
+    if model.experts and model.expert_ffn % layout.etp:
+        columns = f"{model.expert_ffn} columns of an expert"
+        yield LayoutError(f"etp = {layout.etp} does not divide {columns}; choose a divisor", "etp")
     if model.experts % layout.ep:
         yield LayoutError(f"ep = {layout.ep} does not divide {model.experts} experts; choose a divisor", "ep")
-    if ranks % layout.ep:
+    if ranks % (layout.ep * layout.etp):
         stage = f"the {ranks} ranks of a pipeline stage (dp x cp x tp)"
-        yield LayoutError(f"ep = {layout.ep} does not divide {stage}; choose a divisor", "ep")
+        split = f"ep = {layout.ep}" if layout.etp == 1 else f"ep x etp = {layout.ep * layout.etp}"
+        yield LayoutError(f"{split} does not divide {stage}; choose a divisor", "ep")
 
 
 def layers_of_fullest_stage(model: Model, layout: Layout) -> int:

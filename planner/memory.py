@@ -12,8 +12,8 @@ from ranks.model import Model, attention_matrices, logits_bytes_per_token, param
 def states(step: Step) -> float:
     """Lessons 08 and 09: weights, gradients, master weights and moments of one rank.
 
-    ZeRO-3 also has two gathered layers, and the gradients of one. Frozen weights are weights alone; their adapters are
-    not sharded.
+    ZeRO-3 also has two gathered layers, and the gradients of one: where they are largest, of the output layer. Frozen
+    weights are weights alone; their adapters are not sharded.
     """
     layout, m, software = step.layout, step.model, step.software
     stage, shards = layout.stage_between, layout.shards if layout.zero_stage == 3 else layout.data_ranks
@@ -29,7 +29,8 @@ def states(step: Step) -> float:
     if layout.schedule == "dualpipe":  # each rank holds two stages, whose optimizer is shared
         besides += (ordinary + routed) * (kinds[0] + kinds[1])
     if stage == 3:
-        besides += 3 * 2 * parameters(m).total / (m.layers * layout.tp * layout.ep)
+        layer = parameters(m).total / (m.layers * layout.ep * layout.etp)
+        besides += 3 * 2 * max(layer, m.vocab * m.hidden) / layout.tp
     total = besides + ordinary * state_bytes_per_parameter(stage, shards, *kinds)
     total += routed * state_bytes_per_parameter(stage, layout.expert_data_ranks, *kinds)
     return total
@@ -90,7 +91,7 @@ def pieces(step: Step) -> dict[str, float]:
     found["products"] = size * inner
     if moe:
         row = m.experts_per_token * m.hidden * own
-        found["sent"] = size * row
+        found["sent"] = size * row * step.layout.etp
         found["returned"] = 0.0 if software.probabilities_inside else 2 * row
     if software.attention == "unfused":
         found["scores"] = 5 * own * m.sequence * m.heads

@@ -84,7 +84,7 @@ def layer_terms(step: Step, known: dict[tuple[object, ...], Terms] | None = None
     """
     x = step.layout
     again = (x.recompute, x.recompute_modules, x.recompute_layers * x.pp)
-    key = (step.moe, x.tp, x.cp, x.ep, x.micro_batch, x.sequence_parallel, x.context, again)
+    key = (step.moe, x.tp, x.cp, x.ep, x.etp, x.micro_batch, x.sequence_parallel, x.context, again)
     if known is not None and key in known:
         return known[key]
     found = {

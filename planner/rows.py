@@ -18,7 +18,8 @@ from ranks.model import Latent, Model
 WORDS = {
     "torchtitan async": ("async tp", "asynctp"),
     "torchtitan": ("torchtitan", "torchao"),
-    "fsdp": ("fms-fsdp", "pytorch fsdp", "tinyllama"),
+    "fms-fsdp": ("fms-fsdp",),
+    "fsdp": ("pytorch fsdp", "tinyllama"),
     "olmo": ("olmo",),
     "nanotron": ("ultra-scale", "ultrascale", "nanotron", "smollm"),
     "llm-foundry": ("foundry", "mosaic"),
@@ -94,13 +95,13 @@ def _read(name: str, row: Mapping[str, Any]) -> Run:
     model = model_of(name, row["model"])
     gpus = whole(row, "gpus", 0)
     given = {key: value for key, value in row["layout"].items() if value is not None}
-    sizes = {axis: whole(given, axis, 1) for axis in ("tp", "pp", "cp", "ep")}
+    sizes = {axis: whole(given, axis, 1) for axis in ("tp", "pp", "cp", "ep", "etp")}
     stage = sizes["tp"] * sizes["pp"] * sizes["cp"]
     dp = whole(given, "dp", max(1, gpus // stage))
     if dp * stage != gpus and dp * sizes["tp"] * sizes["pp"] == gpus:
         dp //= sizes["cp"]  # the source counts context parallelism as data parallelism
     if dp * stage != gpus:
-        axes = " x ".join(f"{axis} {size}" for axis, size in {"dp": dp, **sizes}.items() if axis != "ep")
+        axes = " x ".join(f"{axis} {size}" for axis, size in {"dp": dp, **sizes}.items() if axis not in ("ep", "etp"))
         raise ValueError(f"{axes} = {dp * stage} ranks, but gpus is {gpus}; make the product equal")
     fixed = {
         **sizes,
@@ -204,9 +205,9 @@ def model_of(name: str, given: Mapping[str, Any]) -> Model:
 def compare(run: Run) -> Comparison:
     """The prediction against the first published number.
 
-    Of layouts that the source leaves open, the fastest that fits the memory counts; if none fits, the smallest.
+    Of layouts that the source leaves open, the fastest that runs and fits counts; if none fits, the smallest.
     """
-    found = []
+    found, refused = [], []
     for layout in run.layouts:
         # A batch that does not divide is rounded: published sweeps have a few.
         whole = layout.dp * layout.micro_batch
@@ -216,7 +217,9 @@ def compare(run: Run) -> Comparison:
                 predict(run.model, run.cluster, layout, batch, run.precision, run.software, memory_limit=False)
             )
         except ValueError as error:
-            raise RowError(f"{run.name}: {error}") from error
+            refused.append(error)
+    if not found:
+        raise RowError(f"{run.name}: {refused[0]}") from refused[0]
     room = FILLED * run.cluster.memory
     fitting = [p for p in found if p.nbytes < room]
     best = min(fitting, key=lambda p: p.seconds / p.batch) if fitting else min(found, key=lambda p: p.nbytes)

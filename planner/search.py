@@ -145,12 +145,13 @@ def layouts(model: Model, cluster: Cluster, gpus: int, batch: int, software: Sof
             dp = gpus // (tp * pp * cp)
             micros = [micro for micro in MICRO_BATCHES if batch % (dp * micro) == 0]
             for ep, v, micro in itertools.product(expert, chunk_counts(model, pp), micros):
-                base = Layout(dp, tp, pp, cp, ep, micro, v, sequence_parallel=software.sequence_parallel or tp == 1)
+                base = Layout(dp, tp, pp, cp, ep, micro_batch=micro, virtual_stages=v, zero_stage=0)
+                base = replace(base, sequence_parallel=software.sequence_parallel or tp == 1)
                 if not runs(model, cluster, base, batch, software):
                     continue
                 for stage, shard in shardings(cluster, base):
                     found = replace(base, zero_stage=stage, shard=shard)
-                    if stage < 2 or runs(model, cluster, found, batch, software):
+                    if stage == 0 or runs(model, cluster, found, batch, software):
                         yield found
 
 
@@ -222,11 +223,16 @@ def least_recomputation(
     for modules in module_sets(step):
         start = replace(layout, recompute="selective" if modules else "none", recompute_modules=modules)
         again = sum(arithmetic.module_seconds(whole, name, terms) for name in modules)
-        most = layers if "recompute_layers" in features else 0
+        both = not modules or "recompute_modules with recompute_layers" in features
+        most = layers if both and "recompute_layers" in features else 0
         chosen = fewest(replace(step, layout=start), "recompute_layers", most, micro_batches, room)
         if chosen is not None:
             full = chosen.recompute_layers
             found.append((full * forward + (layers - full) * again, chosen))
+    selective = replace(layout, recompute="selective")
+    if step.software.recomputed and held(step, selective, micro_batches) <= room:
+        parts = {name: pair for name, pair in terms.items() if name not in left_out}
+        found.append((layers * arithmetic.recomputed(replace(whole, layout=selective), parts), selective))
     if offload and layout.pp == 1 and "offload_layers" in features:
         each = memory.offloaded_bytes(replace(step, layout=replace(layout, offload_layers=1)))
         most = min(layers, math.floor(HOST_FILLED * step.cluster.host_memory / each))

@@ -81,6 +81,7 @@ FIXED_MEMORY = 3 * GB
 FEATURES = (
     "tensor parallelism", "a pipeline", "interleaving", "context parallelism", "ZeRO-2", "ZeRO-3",
     "ZeRO-3 in a pipeline", "recompute_modules", "recompute_layers", "offload_layers", "zero_bubble", "dualpipe",
+    "uneven chunks", "recompute_modules with recompute_layers", "ZeRO-1 without a pipeline",
 )  # fmt: skip
 
 
@@ -158,7 +159,11 @@ class Software:
 MEGATRON = Software(
     "megatron", expert_overlap=True, cuts_documents=True,
     # Its optimizer has ZeRO-1; it shards more with Megatron-FSDP alone, of which published recipes use stage 3.
-    features=all_but(("ZeRO-2", "ZeRO-3 in a pipeline", "zero_bubble", "dualpipe")),
+    # Its recomputation is either of modules or of layers (transformer_config.py, core_v0.19.0).
+    features=all_but(
+        ("ZeRO-2", "ZeRO-3 in a pipeline", "zero_bubble", "dualpipe", "uneven chunks",
+         "recompute_modules with recompute_layers")
+    ),
 )  # fmt: skip
 MEGATRON_2025 = replace(MEGATRON, name="megatron 2025", moe="2025", expert_overlap=False)
 #: NeMo's containers of 2024: FlashAttention 2 from cuDNN, and casts to FP8 that no other kernel takes along.
@@ -166,6 +171,8 @@ MEGATRON_2024 = replace(
     MEGATRON_2025, name="megatron 2024", attention="flash 2", elementwise=1.3, cast_bytes=10,
     gradient_bytes=2, gradient_held=2,  # grad_sync_dtype: bf16 in its recipes (gpu-recipes @2e1fd5e)
 )  # fmt: skip
+#: Programs like Megatron of 2023: `--tp-comm-overlap` came in October of that year (Megatron-LM 116ffddc, core 0.4).
+MEGATRON_2023 = replace(MEGATRON_2024, name="megatron 2023", tensor_overlap=False)
 MEGATRON_LATEST = replace(MEGATRON, name="megatron 26.06", moe="latest")
 #: Megatron-Bridge's performance recipes: gradients accumulated and reduced in bf16 (`grad_reduce_in_fp32 = False` in
 #: each), Transformer Engine's fused loss (`cross_entropy_fusion_impl = "te"`), probabilities inside the experts.
@@ -176,7 +183,9 @@ BRIDGE = replace(
 BRIDGE_LATEST = replace(BRIDGE, name="bridge 26.06", moe="latest")
 BRIDGE_2025 = replace(BRIDGE, name="bridge 2025", moe="2025", expert_overlap=False)
 #: Meta's of Llama 3, whose report names no overlap of tensor parallelism, and cuts the sequence (section 3.3.2).
-META = replace(MEGATRON, name="meta", tensor_overlap=False, cuts_documents=False, features=all_but(("dualpipe",)))
+META = replace(
+    MEGATRON, name="meta", tensor_overlap=False, cuts_documents=False, features=all_but(("dualpipe", "uneven chunks"))
+)
 #: Meta's H100s of its published runs, in PyTorch's programs: 96 GB of HBM2e with 2.4 TB/s, and 500 W instead of 700
 #: (torchtitan benchmarks/llama3_h100_202412_torchtitan.md @31a17bf). Power grows about with the cube of the clock.
 _CLOCK = (500 / 700) ** (1 / 3)
@@ -187,20 +196,31 @@ H100_500_WATTS: dict[str, object] = {
 TORCHTITAN = Software(
     "torchtitan", "flash 2", 1.1, tensor_overlap=False, recomputed=0.5, copy_bytes=18, cast_bytes=10, zero_stage=3,
     keeps_weights=False, machines={"H100": H100_500_WATTS},
-    features=all_but(("dualpipe", "offload_layers")),
+    # It recomputes layers or their cheap operations; its FSDP reduces in every micro-batch, unless there is a pipeline.
+    features=all_but(("dualpipe", "offload_layers", "recompute_modules", "ZeRO-1 without a pipeline")),
 )  # fmt: skip
 #: PyTorch's FSDP without other axes.
 ONLY_FSDP = ("ZeRO-2", "ZeRO-3", "recompute_modules", "recompute_layers")
 TORCHTITAN_ASYNC = replace(TORCHTITAN, name="torchtitan async", tensor_overlap=True)
 TORCHTITAN_EAGER = replace(TORCHTITAN, name="torchtitan eager", elementwise=2.2)
 FSDP = replace(TORCHTITAN_EAGER, name="fsdp", machines={}, features=ONLY_FSDP)
-OLMO = replace(TORCHTITAN, name="olmo", machines={})
+#: IBM's nodes of its published runs (fms-fsdp README.md, table: 400 Gb/s for A100s, 800 Gb/s for H100s).
+FMS_FSDP = replace(
+    FSDP, name="fms-fsdp", machines={
+        "A100": {"name": "A100, 400 Gb/s per node", "like": "A100", "ports": 4, "port": 12.5 * GB},
+        "H100": {"name": "H100, 800 Gb/s per node", "like": "H100", "port": 12.5 * GB},
+    },
+)  # fmt: skip
+OLMO = replace(TORCHTITAN, name="olmo", machines={}, features=(*TORCHTITAN.features, "recompute_modules"))
 #: Its runs were on AWS, whose network delivers out of order.
 NANOTRON = Software(
     "nanotron", "flash 2", 2.2, tensor_overlap=False, gather_overlap=False, bucket=25e6,
     eager=True, balances_head=True, kept=1.4, logits_bytes=8,
     machines={"H100": {"name": "H100, AWS", "like": "H100", "network_step": EFA_STEP, "network_level": EFA_TREE}},
-    features=("tensor parallelism", "a pipeline", "context parallelism", "recompute_layers"),
+    gradient_held=6,  # DDP's bf16 buckets beside the float32 buffer (optim/gradient_accumulator.py @069c21c)
+    features=(
+        "tensor parallelism", "a pipeline", "context parallelism", "recompute_layers", "ZeRO-1 without a pipeline",
+    ),
 )  # fmt: skip
 LLM_FOUNDRY = Software(
     "llm-foundry", "flash 1", 1.8, tensor_overlap=False, gradient_bytes=2, sequence_parallel=False, zero_stage=3,
@@ -211,7 +231,7 @@ DEEPSPEED = Software(
     "deepspeed", "unfused", 1.3, tensor_overlap=False, data_overlap=False, gather_overlap=False, gradient_bytes=2,
     blocking=True, sequence_parallel=False,
     machines={"A100": {"name": "A100, 4 x 100 Gb/s", "like": "A100", "ports": 4, "port": 12.5 * GB}},
-    features=("tensor parallelism", "a pipeline", "recompute_layers"),
+    features=("tensor parallelism", "a pipeline", "recompute_layers", "ZeRO-1 without a pipeline"),
 )  # fmt: skip
 #: Megatron-LM before FlashAttention and overlap (2021, 2022).
 MEGATRON_2022 = Software(
@@ -228,8 +248,8 @@ HAI_LLM = Software(
 SOFTWARE = {
     s.name: s
     for s in (
-        MEGATRON, MEGATRON_2024, MEGATRON_2025, MEGATRON_LATEST, META,
-        TORCHTITAN, TORCHTITAN_ASYNC, TORCHTITAN_EAGER, FSDP, OLMO, NANOTRON, LLM_FOUNDRY, DEEPSPEED,
+        MEGATRON, MEGATRON_2023, MEGATRON_2024, MEGATRON_2025, MEGATRON_LATEST, META,
+        TORCHTITAN, TORCHTITAN_ASYNC, TORCHTITAN_EAGER, FSDP, FMS_FSDP, OLMO, NANOTRON, LLM_FOUNDRY, DEEPSPEED,
         MEGATRON_2022, HAI_LLM, BRIDGE, BRIDGE_LATEST, BRIDGE_2025,
     )
 }  # fmt: skip

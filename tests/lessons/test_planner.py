@@ -91,8 +91,8 @@ def test_the_errors_stay_small(compared):
     everything = counted(compared)
     dense = [c for c in everything if not c.run.model.experts]
     moe = [c for c in everything if c.run.model.experts]
-    assert median_error(dense) <= 0.055  # 4.5 %
-    assert program.percentile([abs(c.error) for c in dense], 0.9) <= 0.16  # 13.3 %
+    assert median_error(dense) <= 0.055  # 4.7 %
+    assert program.percentile([abs(c.error) for c in dense], 0.9) <= 0.16  # 13.0 %
     assert median_error(everything) <= 0.07  # 6.0 %
     assert program.percentile([abs(c.error) for c in everything], 0.9) <= 0.25  # 22.2 %
     assert median_error(moe) <= 0.18  # 15.6 %
@@ -132,7 +132,7 @@ def test_the_order_of_layouts_is_found(compared):
 def test_the_memory_is_found(compared):
     measured = [(row, c) for row, c in compared if row["published"].get("memory_gib") and not row.get("unused")]
     errors = [abs(c.prediction.nbytes / 2**30 / row["published"]["memory_gib"] - 1) for row, c in measured]
-    assert len(errors) >= 29 and statistics.median(errors) <= 0.10  # 7 %
+    assert len(errors) >= 29 and statistics.median(errors) <= 0.07  # 5.4 %
     for _, c in measured:
         assert c.prediction.nbytes <= c.run.cluster.memory, c.run.name
 
@@ -211,6 +211,12 @@ def test_the_experts_by_hand():
     free = replace(far, model=replace(DEEPSEEK_V3, nodes_per_token=None))
     ratio = communication.experts(free, (0.0, 0.0))[0] / communication.experts(far, (0.0, 0.0))[0]
     assert ratio == pytest.approx(8 * (1 - (7 / 8) ** 8) / 4, rel=0.05)
+    # Two ranks that share experts gather each other's rows, and hold half of twice as many experts.
+    shared = replace(one, layout=Layout(dp=8, ep=4, etp=2))
+    once = H100.all_to_all_seconds(2 * 4096 * 7168 * 8, 4, 2) + H100.all_gather_seconds(2 * 2 * 4096 * 7168 * 8, 2)
+    assert communication.experts(shared, (0.0, 0.0))[0] == pytest.approx(2 * once)
+    assert communication.rank_parameters(shared) == communication.rank_parameters(one)
+    assert matmuls(shared) == pytest.approx(matmuls(one))
     # A rank that is alone has the states of all parameters.
     alone = replace(one, layout=Layout(dp=1, zero_stage=0))
     assert memory.states(alone) == pytest.approx(18 * parameters(DEEPSEEK_V3).total)
@@ -286,7 +292,7 @@ def test_the_states_by_hand():
     """70.6 billion parameters on eight tensor-parallel ranks: 2 + 4 bytes, and 12 over eight replicas."""
     assert memory.states(step()) == pytest.approx(70_553_706_496 / 8 * (6 + 12 / 8))
     everything = 70_553_706_496 * 18 / 64
-    gathered = 3 * 2 * 70_553_706_496 / 80
+    gathered = 3 * 2 * 128256 * 8192  # the output layer is larger than a layer
     assert memory.states(step(tp=1, dp=64, zero_stage=3)) == pytest.approx(everything + gathered)
 
 
@@ -486,12 +492,30 @@ def test_lesson_15s_rules_are_the_planners():
 
 
 @pytest.mark.parametrize(
-    ("ep", "message"),
-    [(3, "ep = 3 does not divide 256 experts"), (16, "ep = 16 does not divide the 8 ranks of a pipeline stage")],
+    ("ep", "etp", "message"),
+    [
+        (3, 1, "ep = 3 does not divide 256 experts"),
+        (16, 1, "ep = 16 does not divide the 8 ranks of a pipeline stage"),
+        (8, 2, "ep x etp = 16 does not divide the 8 ranks of a pipeline stage"),
+        (1, 3, "etp = 3 does not divide 2048 columns of an expert"),
+    ],
 )
-def test_experts_that_do_not_divide_are_refused(ep, message):
+def test_experts_that_do_not_divide_are_refused(ep, etp, message):
     with pytest.raises(LayoutError, match=message):
-        predict(DEEPSEEK_V3, H100, Layout(dp=8, ep=ep), 8)
+        predict(DEEPSEEK_V3, H100, Layout(dp=8, ep=ep, etp=etp), 8)
+
+
+def test_what_a_program_lacks_is_neither_planned_nor_predicted():
+    """Megatron recomputes modules or layers; torchtitan's FSDP has no ZeRO-1, but may cut layers unevenly."""
+    both = Layout(dp=8, tp=8, recompute_modules=("layernorm",), recompute_layers=1)
+    with pytest.raises(LayoutError, match="megatron has no recompute_modules with recompute_layers"):
+        predict(LLAMA3_70B, H100, both, 64)
+    assert not [p for p in plan(LLAMA3_70B, H100, 64, 128).fitting
+                if p.layout.recompute_modules and p.layout.recompute_layers]  # fmt: skip
+    found = plan(LLAMA3_8B, H100, 16, 64, software=software.TORCHTITAN).fitting
+    assert not [p for p in found if p.layout.zero_stage == 1 and p.layout.pp == 1 and p.layout.data_ranks > 1]
+    uneven = Layout(dp=2, tp=8, pp=4, virtual_stages=6, zero_stage=3)
+    assert predict(LLAMA3_70B, H100, uneven, 64, software=software.TORCHTITAN, memory_limit=False).seconds > 0
 
 
 def row_without(*path, value=None):
@@ -688,7 +712,7 @@ def test_the_judge_finds_layouts_that_break_a_rule():
 def test_the_faster_of_two_measured_layouts_is_mostly_found():
     verdicts = pairs.judge(json.loads(pairs.PAIRS.read_text(encoding="utf-8")))
     judging = [verdict for verdict in verdicts if not verdict.looked_at]
-    assert len(judging) >= 40 and sum(verdict.right for verdict in judging) >= 0.75 * len(judging)  # 83 %
+    assert len(judging) >= 40 and sum(verdict.right for verdict in judging) >= 0.85 * len(judging)  # 93 %
 
 
 def test_three_layouts_of_one_job_are_in_the_order_that_was_measured():
