@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from planner import rows
 from planner.software import FEATURES
-from ranks.cluster import own
+from ranks.cluster import GB
 
 PAIRS = Path(__file__).with_name("layout_pairs.json")
 SEED = 42
@@ -62,7 +62,9 @@ def run_of(pair: dict[str, Any], side: str) -> rows.Run:
         "published": {"step_seconds": 1},
     }  # fmt: skip
     run = rows.read(row)
-    machine = own(run.cluster.name, **pair["machine_override"]) if "machine_override" in pair else run.cluster
+    machine = run.cluster
+    if nodes := pair.get("machine_override"):
+        machine = replace(machine, ports=nodes["ports"], port=nodes["port_gb_s"] * GB)
     return replace(run, cluster=machine, software=replace(run.software, features=FEATURES))
 
 
