@@ -9,7 +9,7 @@
   const given = JSON.parse(document.getElementById("plan-constants").textContent);
   const planner = makePlanner(), { presets } = given;
   const { Layout, RECOMPUTE, SCHEDULES, CONTEXT, MODULES } = planner.layout, { Model } = planner.model;
-  const { GB } = planner.cluster, { PRECISIONS } = planner.software, { FILLED } = planner.search;
+  const { GB, OWN } = planner.cluster, { PRECISIONS } = planner.software, { FILLED } = planner.search;
 
   /** A machine from plain data. */
   function machineOf(planner, data) {
@@ -18,6 +18,9 @@
   const objectOf = (dict) => Object.fromEntries(dict.items());
   const clusters = objectOf(planner.cluster.CLUSTERS), programs = objectOf(planner.software.SOFTWARE), models = objectOf(planner.model.MODELS);
   for (const [name, machine] of Object.entries(given.machines)) clusters[name] = machineOf(planner, machine);
+  /** Plain data as Python has it: objects are dictionaries. */
+  const dictOf = (data) => (data && typeof data === "object" && !Array.isArray(data)
+    ? new planner.Dict(Object.entries(data).map(([key, value]) => [key, dictOf(value)])) : data);
 
   // Settings: what they may be, and where they start
 
@@ -34,26 +37,53 @@
   const base = Object.fromEntries([...Object.values(models), ...presets.map(({ model }) => model)].map((m) => [m.name, m]));
   const named = (all) => all.map(({ name }) => [name, name]);
   const MODELS = { "Models of this book": named(Object.values(models)), "Models of published runs": named(presets) };
+  /** A model from a configuration, in the setting `sizes`, and a machine of one's own, in the setting `machine`. */
+  const OWN_MODEL = "your own model", OWN_MACHINE = "your own machine";
+  const baseOf = (s) => (s.model === OWN_MODEL ? s.sizes : base[s.model]);
+  const clusterOf = (s) => (s.cluster === OWN_MACHINE ? planner.cluster.own(dictOf(s.machine)) : clusters[s.cluster]);
+  /** Field of an own machine that is a number → of which field of a machine, and its unit. */
+  const MACHINE = {
+    memory_gb: ["memory", GB], memory_bandwidth_gb_s: ["memory_bandwidth", GB], domain: ["domain", 1], nvlink_gb_s: ["nvlink", GB],
+    ports: ["ports", 1], port_gb_s: ["port", GB],
+  };
+  const rounded = (value) => Number(value.toPrecision(6));
+  /** A machine as the fields of an own one. */
+  const fieldsOf = (machine) => ({
+    like: machine.like || machine.name, tflops: Object.fromEntries(machine.flops.items().map(([kind, rate]) => [kind, rounded(rate / 1e12)])),
+    ...Object.fromEntries(Object.entries(MACHINE).map(([name, [field, unit]]) => [name, rounded(machine[field] / unit)])),
+  });
   const START = {
     model: "Llama 3 70B", cluster: "H100", gpus: 512, batch: 512, precision: "bf16", software: "megatron",
-    trained: "all", ...ONE, dp: null, tp: 8, pp: 4, virtual_stages: 4, tokens: 15, share: 100, price: 2, power: 1,
+    trained: "all", lora_rank: planner.software.LORA_RANK, sizes: null, machine: null, ...ONE, dp: null, tp: 8, pp: 4, virtual_stages: 4,
+    tokens: 15, share: 100, price: 2, power: 1,
   };
 
   const whole = (least, most = 1e7) => (text) => (/^\d+$/.test(text) && text >= least && text <= most ? Number(text) : undefined);
   const amount = (least, most) => (text) => (text !== "" && text >= least && text <= most ? Number(text) : undefined);
   const among = (known) => (text) => known.find((one) => String(one) === text);
   const orNone = (read) => (text) => (text === "" ? null : read(text));
+  /** What JSON says, if `use` can use it. */
+  const json = (use) => (text) => {
+    try {
+      const data = JSON.parse(text);
+      use(data);
+      return data;
+    } catch {
+      return undefined;
+    }
+  };
   /** Modules in Python's order; undefined if one is none. */
   const inOrder = (names) => (names.every((name) => MODULES.includes(name)) ? MODULES.filter((name) => names.includes(name)) : undefined);
   /** Setting → what reads it from text; undefined for a text that is no such setting. */
   const READS = {
-    model: among(Object.keys(base)), cluster: among(Object.keys(clusters)), precision: among(PRECISIONS.keys()),
+    model: among([...Object.keys(base), OWN_MODEL]), cluster: among([...Object.keys(clusters), OWN_MACHINE]), precision: among(PRECISIONS.keys()),
     software: among(Object.keys(programs)), gpus: whole(1), batch: whole(1), dp: orNone(whole(1)), tp: whole(1), pp: whole(1),
-    cp: whole(1), ep: whole(1), micro_batch: whole(1), virtual_stages: whole(1), zero_stage: among([0, 1, 2, 3]),
+    cp: whole(1), ep: whole(1), etp: whole(1), lora_rank: whole(1), document: orNone(whole(1)), micro_batch: whole(1), virtual_stages: whole(1), zero_stage: among([0, 1, 2, 3]),
     shard: orNone(whole(2)), recompute: among(RECOMPUTE), sequence_parallel: among([true, false]), trained: among(["all", "lora"]),
     recompute_modules: (text) => inOrder(text.split(",").filter(Boolean)), recompute_layers: whole(0), offload_layers: whole(0),
     schedule: among(SCHEDULES), context: among(CONTEXT), sequence: whole(1), gated: among([true, false]),
     tied: among([true, false]), tokens: amount(0.000001, 1e6), share: amount(1, 100), price: amount(0, 1e6), power: amount(0, 100),
+    machine: orNone(json((fields) => planner.cluster.own(dictOf(fields)))), sizes: orNone(json((sizes) => planner.model.flops_per_token(Model.from(sizes)))),
     ...Object.fromEntries(Object.entries(SIZES).map(([name, [, least]]) => [name, whole(least)])),
   };
 
@@ -64,6 +94,8 @@
       const value = READS[name]?.(text);
       if (value !== undefined) found[name] = value;
     }
+    if (found.model === OWN_MODEL && !found.sizes) found.model = START.model;
+    if (found.cluster === OWN_MACHINE && !found.machine) found.cluster = START.cluster;
     return found;
   }
 
@@ -72,13 +104,14 @@
 
   /** The address of settings: all of them, and of the model's sizes those that are not its own. */
   function write(settings) {
-    const texts = Object.entries(settings).filter(([name, value]) => !(name in base[settings.model]) || value !== base[settings.model][name]);
-    return new URLSearchParams(texts.map(([name, value]) => [name, value ?? ""])).toString();
+    const known = baseOf(settings), plain = (value) => (value && typeof value === "object" && !Array.isArray(value) ? JSON.stringify(value) : value ?? "");
+    const texts = Object.entries(settings).filter(([name, value]) => !(name in known) || value !== known[name]);
+    return new URLSearchParams(texts.map(([name, value]) => [name, plain(value)])).toString();
   }
 
   /** The model with the sizes that the settings replace; with one of these it is the reader's own. */
   function modelOf(settings) {
-    const known = base[settings.model], model = { ...known };
+    const known = baseOf(settings), model = { ...known };
     for (const name of Object.keys(model)) if (name !== "name" && settings[name] !== undefined) model[name] = settings[name];
     if (Object.keys(SIZES).some((name) => model[name] !== known[name])) model.name = `your own model (${known.name} with other sizes)`;
     return Model.from(model);
@@ -91,7 +124,7 @@
 
   /** What keeps these settings from running. */
   function problemsOf(s, model, layout) {
-    const rules = planner.layout.broken_rules(model, clusters[s.cluster], layout, s.batch, s.gpus, s.precision, programs[s.software]);
+    const rules = planner.layout.broken_rules(model, clusterOf(s), layout, s.batch, s.gpus, s.precision, programs[s.software]);
     const found = [...rules].map(({ setting, message }) => ({ at: setting, says: message }));
     if (model.experts && model.dense_layers > model.layers) found.push({ at: "dense_layers", says: `the model has only ${model.layers} layers` });
     if (model.experts_per_token > model.experts) found.push({ at: "experts_per_token", says: `a layer has only ${model.experts} experts` });
@@ -100,9 +133,9 @@
 
   /** Everything that the page shows: problems, or a prediction and what follows for the whole run. */
   function computed(s) {
-    const model = modelOf(s), layout = layoutOf(s), problems = problemsOf(s, model, layout), cluster = clusters[s.cluster];
+    const model = modelOf(s), layout = layoutOf(s), problems = problemsOf(s, model, layout), cluster = clusterOf(s);
     if (problems.length) return { model, layout, cluster, problems };
-    const predict = (limit) => planner.prediction.predict(model, cluster, layout, s.batch, s.precision, programs[s.software], limit, s.trained);
+    const predict = (limit) => planner.prediction.predict(model, cluster, layout, s.batch, s.precision, programs[s.software], limit, s.trained, s.lora_rank);
     const prediction = predict(false), { seconds: step, nbytes, tokens_per_gpu_per_second } = prediction;
     const found = { seconds: step, nbytes, tokens_per_gpu_per_second, room: cluster.memory, time: objectOf(prediction.time), memory: objectOf(prediction.memory),
       mfu: (counting) => prediction.mfu(counting), flops: (counting) => prediction.flops_per_gpu_per_second(counting) };
@@ -119,10 +152,10 @@
   }
 
   /** The search, in a worker: what it finds as plain data, or what it says. */
-  function answer(planner, machineOf, { model, cluster, gpus, batch, precision, software, trained }) {
+  function answer(planner, machineOf, { model, cluster, gpus, batch, precision, software, trained, lora_rank }) {
     const { SOFTWARE } = planner.software, { Model } = planner.model;
     try {
-      const plan = planner.search.plan(Model.from(model), machineOf(planner, cluster), gpus, batch, precision, SOFTWARE.get(software), trained);
+      const plan = planner.search.plan(Model.from(model), machineOf(planner, cluster), gpus, batch, precision, SOFTWARE.get(software), trained, null, null, lora_rank);
       const row = (found) => ({ layout: { ...found.layout }, seconds: found.seconds, nbytes: found.nbytes, grown: plan.grown(found) });
       return { best: row(plan.best), others: plan.alternatives(6).map(row), fitting: plan.fitting.length, rejected: plan.rejected.length, filled: plan.filled, tight: plan.tight };
     } catch (error) {
@@ -249,10 +282,23 @@
     set(change) {
       this.setState({ unread: [] });
       const settings = { ...this.state.settings, ...change };
-      if (change.model) for (const name of Object.keys(base[change.model])) if (!(name in change)) delete settings[name];
+      if (change.model) for (const name of Object.keys(baseOf(settings))) if (!(name in change)) delete settings[name];
       this.show(settings);
       clearTimeout(this.writing);
       this.writing = setTimeout(() => this.address(), 200); // Safari allows 100 changes of the address in 30 seconds
+    }
+
+    /** Take the model of a Hugging Face configuration, or say why not. */
+    configure(text) {
+      let refused = null;
+      try {
+        const config = JSON.parse(text);
+        if (!config || typeof config !== "object" || Array.isArray(config)) throw new SyntaxError();
+        this.set({ model: OWN_MODEL, sizes: { ...planner.huggingface.model_of(dictOf(config)) } });
+      } catch (error) {
+        refused = error instanceof SyntaxError ? "This is no JSON: paste the whole file, from { to }." : `${error.message}.`;
+      }
+      this.setState({ refused: text.trim() ? refused : null });
     }
 
     address() {
@@ -261,8 +307,8 @@
 
     /** Show settings, and look for the best layout once the reader has stopped moving them. */
     show(settings) {
-      const { gpus, batch, precision, software, trained } = settings, model = modelOf(settings), machine = clusters[settings.cluster];
-      const searched = { model: { ...model }, cluster: { ...machine, flops: objectOf(machine.flops) }, gpus, batch, precision, software, trained };
+      const { gpus, batch, precision, software, trained, lora_rank } = settings, model = modelOf(settings), machine = clusterOf(settings);
+      const searched = { model: { ...model }, cluster: { ...machine, flops: objectOf(machine.flops) }, gpus, batch, precision, software, trained, lora_rank };
       const same = this.searched === JSON.stringify(searched);
       this.setState({ settings, copied: false, ...(same ? {} : { search: this.state.search && { ...this.state.search, stale: true } }) });
       if (same) return;
@@ -301,20 +347,25 @@
       }
     }
 
-    render(_, { settings: s, search, copied, unread: unknown }) {
+    render(_, { settings: s, search, copied, unread: unknown, refused }) {
       const now = computed(s);
       if (now.found) this.last = now;
       const shown = now.found ? now : this.last;
       const wrong = (name) => now.problems.filter(({ at }) => at === name).map(({ says }) => says).join(" ") || null;
-      return html`<div class="plan">
-        <${Controls} s=${s} now=${now} set=${this.set} wrong=${wrong} best=${() => this.best()} search=${search} />
+      const drop = (event) => {
+        event.preventDefault();
+        event.dataTransfer.files[0]?.text().then((text) => this.configure(text));
+      };
+      return html`<div class="plan" onDragOver=${(event) => event.preventDefault()} onDrop=${drop}>
+        <${Controls} s=${s} now=${now} set=${this.set} wrong=${wrong} best=${() => this.best()} search=${search} refused=${refused} configure=${(text) => this.configure(text)} />
         <div class="plan-results">
           ${unknown.length > 0 && html`<p class="plan-wrong" role="status">This page does not know all of the link: ${unknown.join(", ")}.</p>`}
           <${Headline} s=${s} now=${now} />
           <${Compared} s=${s} now=${now} />
           ${shown && html`<div class=${now.found ? "" : "plan-stale"} aria-hidden=${now.found ? null : "true"} inert=${!now.found}>
             <${Numbers} s=${s} shown=${shown} /><${Memory} shown=${shown} /><${Step} shown=${shown} /></div>`}
-          <${Others} search=${search} s=${s} now=${now} take=${(layout) => this.take(layout)} />
+          <${Others} search=${search} now=${now} take=${(layout) => this.take(layout)} />
+          ${now.found && html`<${Export} s=${s} now=${now} />`}
           <p class="plan-links"><button type="button" class="plan-button" onClick=${() => this.copy()}>Copy link</button>
             <button type="button" class="plan-button" onClick=${() => this.set({ ...START })}>Start again</button>
             <span role="status">${copied ? "The address holds all settings." : ""}</span></p>
@@ -340,24 +391,36 @@
 
   const same = (one, other) => JSON.stringify({ ...one }) === JSON.stringify({ ...other });
 
-  function Controls({ s, now, set, wrong, best, search }) {
-    const { model, layout, cluster } = now, size = { set }, layers = planner.layout.layers_of_fullest_stage(model, layout);
+  function Controls({ s, now, set, wrong, best, search, refused, configure }) {
+    const { model, layout, cluster } = now, known = baseOf(s), size = { set }, layers = planner.layout.layers_of_fullest_stage(model, layout);
     const modules = (names) => set({ recompute_modules: inOrder(names), ...(s.recompute === "full" ? {} : { recompute: names.length ? "selective" : "none" }) });
     const axis = (name, label, most) => html`<${Size} ...${size} name=${name} label=${label} value=${s[name]} most=${most} problems=${wrong(name)} />`;
     const precisions = PRECISIONS.keys().map((name) => [name, name]);
     const has = MODULES.filter((name) => planner.layout.recomputation_rules(model, Layout.from({ ...ONE, recompute_modules: [name] })).next().done);
     return html`<form class="plan-controls" onSubmit=${(event) => event.preventDefault()}>
       <fieldset><legend>The run</legend>
-        <${Choice} name="model" label="Model" value=${s.model} set=${set} groups=${Object.entries(MODELS)} />
+        <${Choice} name="model" label="Model" value=${s.model} set=${set} groups=${Object.entries(s.sizes ? { "Your own": [[OWN_MODEL, s.sizes.name]], ...MODELS } : MODELS)} />
+        <details><summary>A Hugging Face configuration</summary>
+          <div class="plan-control"><label for="plan-config">Paste config.json here, or drop it anywhere</label>
+            <textarea id="plan-config" class="plan-text" rows="3" spellcheck="false" aria-describedby="plan-config-says" onInput=${({ target }) => configure(target.value)}></textarea>
+            <${Says} name="config" problems=${refused} /></div></details>
+        ${refused && html`<p class="plan-wrong" role="status">The configuration cannot be used.</p>`}
         <details><summary>Type its sizes: ${large(planner.model.parameters(model).total)} parameters</summary>
           ${Object.entries(SIZES).map(([name, [label, least]]) => html`<${Size} ...${size} name=${name} label=${label} least=${least}
-            value=${model[name] ?? 0} most=${Math.max(2, 2 * (base[s.model][name] ?? 1))} problems=${wrong(name)} />`)}
+            value=${model[name] ?? 0} most=${Math.max(2, 2 * (known[name] ?? 1))} problems=${wrong(name)} />`)}
           <${Choice} name="gated" label="Activation" value=${model.gated} set=${set} options=${[[true, "gated (SwiGLU)"], [false, "plain"]]} />
           <${Choice} name="tied" label="Output layer" value=${model.tied} set=${set} options=${[[false, "its own"], [true, "the embedding"]]} />
         </details>
         ${html`<${Size} ...${size} name="sequence" label="Tokens per sequence" value=${model.sequence} most=${2 ** 20} />`}
-        <${Choice} name="cluster" label="Machine" value=${s.cluster} set=${set} options=${Object.keys(clusters).map((name) => [name, name])} />
-        <${Choice} name="trained" label="What is trained" value=${s.trained} set=${set} options=${[["all", "all weights"], ["lora", "LoRA adapters"]]} />
+        <${Choice} name="cluster" label="Machine" value=${s.cluster} options=${[...Object.keys(clusters), OWN_MACHINE].map((name) => [name, name])}
+          set=${(change) => set({ ...change, machine: change.cluster === OWN_MACHINE ? fieldsOf(cluster) : null })} />
+        ${s.machine && html`<${Machine} s=${s} set=${set} />`}
+        <details><summary>Fine-tuning: ${s.trained === "lora" ? `LoRA of rank ${s.lora_rank}` : "all weights"}${model.document ? ", packed documents" : ""}</summary>
+          <${Choice} name="trained" label="What is trained" value=${s.trained} set=${set} options=${[["all", "all weights"], ["lora", "LoRA adapters"]]} />
+          ${s.trained === "lora" && axis("lora_rank", "Rank of the adapters", 256)}
+          <${Size} name="document" label="Tokens per packed document, 0 for one per sequence" least=${0} value=${model.document ?? 0} most=${model.sequence}
+            set=${({ document }) => set({ document: document || null })} />
+        </details>
         ${axis("gpus", "GPUs", 2 ** 17)}${axis("batch", "Sequences per step", 2 ** 14)}
         <${Choice} name="precision" label="Precision" value=${s.precision} set=${set} options=${precisions} problems=${wrong("precision")} />
       </fieldset>
@@ -367,6 +430,7 @@
         ${axis("tp", "Tensor (tp)", Math.min(128, model.heads))}${axis("pp", "Pipeline (pp)", model.layers)}
         ${axis("cp", "Context (cp)", 64)}
         ${model.experts > 0 || s.ep > 1 ? axis("ep", "Expert (ep)", Math.max(2, model.experts)) : null}
+        ${model.experts > 0 || s.etp > 1 ? axis("etp", "Within an expert (etp)", 8) : null}
         <${Size} ...${size} name="dp" label="Data (dp)" value=${layout.dp} most=${s.gpus} disabled=${s.dp === null} problems=${wrong("dp")}>
           <label class="plan-check"><input type="checkbox" checked=${s.dp === null} onChange=${(event) => set({ dp: event.target.checked ? null : layout.dp })} />
             the GPUs that are left</label></${Size}>
@@ -397,6 +461,34 @@
         <${Amount} name="power" label="Power per GPU, all included, kW" value=${s.power} set=${set} />
       </fieldset></form>`;
   }
+
+  /** The numbers of an own machine. What is no number above 0 is not taken. */
+  function Machine({ s, set }) {
+    const type = (fields) => READS.machine(JSON.stringify(fields)) && set({ machine: fields });
+    const number = (name, label, value, fields) => html`<div class="plan-control"><label for=${`plan-${name}`}>${label}</label>
+      <input id=${`plan-${name}`} class="plan-number" type="number" step="any" min="0" value=${value} onInput=${({ target }) => type(fields(Number(target.value)))}
+        onBlur=${({ target }) => (target.value = value)} /></div>`;
+    const like = ({ target }) => set({ machine: { ...s.machine, like: target.value, tflops: fieldsOf(clusters[target.value]).tflops } });
+    return html`<details open><summary>Your machine's numbers</summary>
+      <div class="plan-control"><label for="plan-like">${OWN.get("like")}</label><select id="plan-like" class="plan-select" value=${s.machine.like} onChange=${like}>
+        ${planner.cluster.CLUSTERS.keys().map((name) => html`<option value=${name} selected=${name === s.machine.like}>${name}</option>`)}</select></div>
+      ${Object.entries(s.machine.tflops).map(([kind, rate]) => number(`tflops-${kind}`, `dense ${kind} TFLOP/s per GPU`, rate, (value) => ({ ...s.machine, tflops: { ...s.machine.tflops, [kind]: value } })))}
+      ${Object.keys(MACHINE).map((name) => number(name, OWN.get(name), s.machine[name], (value) => ({ ...s.machine, [name]: value })))}</details>`;
+  }
+
+  /** The settings as training programs write them. */
+  class Export extends Component {
+    render({ s, now: { model, cluster, layout } }, { program = Object.keys(EXPORTS).find((name) => s.software.includes(name)) ?? "megatron", copied }) {
+      const step = new planner.arithmetic.Step(model, cluster, layout, programs[s.software], s.precision, false, s.trained, s.lora_rank);
+      const text = planner.export.lines(program, step, s.batch).join("\n");
+      const copy = () => navigator.clipboard.writeText(text).then(() => this.setState({ copied: text }), () => prompt("The settings", text));
+      return html`<details class="plan-export"><summary>As settings of a training program</summary>
+        <${Buttons} name="program" label="Program" value=${program} set=${({ program }) => this.setState({ program })} options=${Object.entries(EXPORTS)} />
+        <pre tabindex="0" aria-label="Settings">${text}</pre>
+        <p class="plan-links"><button type="button" class="plan-button" onClick=${copy}>Copy settings</button><span role="status">${copied === text ? "Copied." : ""}</span></p></details>`;
+    }
+  }
+  const EXPORTS = { bridge: "Megatron-Bridge", torchtitan: "torchtitan", megatron: "Megatron-LM" };
 
   const Headline = ({ s, now: { model, layout, problems, found, run, margin } }) => html`
     <div class="plan-headline" aria-live="polite" tabindex="-1"><p>${found
@@ -472,9 +564,9 @@
   }
 
   /** After a search: the best layout, and why others lose. */
-  function Others({ search, s, now, take }) {
+  function Others({ search, now, take }) {
     if (!search) return null;
-    const { best, others, fitting, rejected, filled, tight, says } = search, room = fixed((filled * clusters[s.cluster].memory) / GB);
+    const { best, others, fitting, rejected, filled, tight, says } = search, room = fixed((filled * now.cluster.memory) / GB);
     if (says) return html`<p class="plan-wrong" role="status">${says}.</p>`;
     const name = Object.assign({}, ...Object.values(given.TIME)), shown = (layout) => same(layout, now.layout);
     const row = (other, why) => html`<tr><td><button type="button" aria-pressed=${String(shown(other.layout))} onClick=${() => take(other.layout)}>${axesOf(other.layout)}</button>
