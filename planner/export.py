@@ -77,9 +77,7 @@ def notes(program: str, step: Step) -> list[str]:
     if step.trained == "lora" and program != "bridge":
         found.append("it has no LoRA; use Megatron-Bridge")
     if program != "torchtitan":
-        if layout.recompute_modules and layout.recompute_layers:
-            found.append("it recomputes modules or layers, not both; the flags are those of the layers")
-        if program == "bridge" and step.software.gradient_bytes < 4:
+        if program == "bridge" and step.software.gradient_bytes < 4 and step.trained == "all":
             found.append("the prediction reduces gradients in bf16: set grad_reduce_in_fp32 = False in the recipe")
         return found
     if step.model.document:

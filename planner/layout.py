@@ -256,6 +256,9 @@ def recomputation_rules(model: Model, layout: Layout) -> Iterator[LayoutError]:
         if not needs.get(name, True):
             why = "but the model has nothing of the kind"
             yield LayoutError(f"recompute_modules has {name!r}, {why}", "recompute_modules")
+    if layout.recompute_modules and layout.recompute_layers:
+        other = "programs recompute one or the other; set one of them to nothing"
+        yield LayoutError(f"recompute_modules and recompute_layers are both set: {other}", "recompute_layers")
     layers = layers_of_fullest_stage(model, layout)
     for name in ("recompute_layers", "offload_layers"):
         if not 0 <= getattr(layout, name) <= layers:
