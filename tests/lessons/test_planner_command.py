@@ -280,6 +280,12 @@ def test_megatrons_flags_are_the_layout():
     assert {"account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"} <= flags.keys()
     assert flags["num-query-groups"] == "8" and flags["sequence-parallel"] == "true" and "fp8-format" not in flags
     assert "recompute-granularity" not in flags and "use-megatron-fsdp" not in flags
+    assert flags["tp-comm-overlap"] == "true" and "overlap-moe-expert-parallel-comm" not in flags
+    for layout, hides in (({}, True), ({"pp": 2, "virtual_stages": 2}, True), ({"pp": 2}, False),
+                          ({"recompute": "full"}, False)):  # fmt: skip
+        step = Step(DEEPSEEK_V3, H100, Layout(dp=64, ep=8, **layout), MEGATRON)
+        assert ("--overlap-moe-expert-parallel-comm" in lines("megatron", step, 256)) is hides
+        assert any("hides experts' all-to-alls only" in line for line in lines("megatron", step, 256)) is not hides
 
 
 @pytest.mark.parametrize("layers", [32, 61, 62, 80, 126])
@@ -305,7 +311,8 @@ def test_bridges_overrides_and_torchtitans_tables_are_the_layout():
         "train.global_batch_size=1024", "dataset.enable_offline_packing=true", "model.recompute_granularity=null",
     ):  # fmt: skip
         assert expected in bridge
-    assert "peft.dim=32" in lines("bridge", CASES[2], 1024)
+    assert "--mode sft:" in bridge[0] and "--mode lora:" in lines("bridge", CASES[2], 1024)[0]
+    assert "peft.dim=32" in lines("bridge", CASES[2], 1024) and "--sft" in lines("megatron", CASES[0], 1024)
     assert "model.recompute_modules=[layernorm]" in lines("bridge", CASES[4], 8)
     tables = tomllib.loads("\n".join(lines("torchtitan", CASES[5], 64)))
     assert tables["model"] == {"name": "llama3", "flavor": "8B"}
