@@ -44,7 +44,10 @@ def lines(program: str, step: Step, batch: int) -> list[str]:
     """The settings for steps of `batch` sequences, and as comments where the program differs from them. ValueError."""
     if program not in PROGRAMS:
         raise ValueError(f"no program {program!r}; there are {', '.join(PROGRAMS)}")
-    head = [f"# {PROGRAMS[program][0]}: {step.model.name} on {step.layout.gpus} GPUs"]
+    mode = "lora" if step.trained == "lora" else "sft" if step.model.document else "pretrain"
+    starts = {"megatron": "pretrain_gpt.py", "bridge": f"scripts/training/run_recipe.py --mode {mode}"}
+    place = starts.get(program) or "--job.config_file"
+    head = [f"# {PROGRAMS[program][0]}, {place}: {step.model.name} on {step.layout.gpus} GPUs"]
     head += [f"# note: {line}" for line in notes(program, step)]
     if program == "torchtitan":
         return [*head, *toml(torchtitan(step, batch))]
@@ -77,9 +80,9 @@ def notes(program: str, step: Step) -> list[str]:
     if step.trained == "lora" and program != "bridge":
         found.append("it has no LoRA; use Megatron-Bridge")
     if program != "torchtitan":
-        if layout.recompute_modules and layout.recompute_layers:
-            found.append("it recomputes modules or layers, not both; the flags are those of the layers")
-        if program == "bridge" and step.software.gradient_bytes < 4:
+        if layout.ep > 1 and step.software.expert_overlap and not hides_all_to_alls(layout):
+            found.append("it hides experts' all-to-alls only with virtual stages, and without whole layers recomputed")
+        if program == "bridge" and step.software.gradient_bytes < 4 and step.trained == "all":
             found.append("the prediction reduces gradients in bf16: set grad_reduce_in_fp32 = False in the recipe")
         return found
     if step.model.document:
@@ -123,6 +126,11 @@ def megatron(step: Step, batch: int) -> list[Option]:
         ("ddp", "overlap_param_gather", yes(software.gather_overlap and x.zero_stage > 0)),
         ("ddp", "use_megatron_fsdp", yes(fsdp)),
     ]
+    if x.tp > 1:
+        found.append(("comm_overlap", "tp_comm_overlap", yes(software.tensor_overlap and x.sequence_parallel)))
+    if x.ep > 1:
+        hidden = software.expert_overlap and hides_all_to_alls(x)
+        found.append(("comm_overlap", "overlap_moe_expert_parallel_comm", yes(hidden)))
     if x.cp > 1:
         kinds = {"ring": "p2p", "all_gather": "allgather", "all_to_all": "a2a"}
         found.append(("model", "cp_comm_type", kinds[x.context]))
@@ -142,6 +150,12 @@ def megatron(step: Step, batch: int) -> list[Option]:
     if x.pp > 1:
         found += pipeline(m, x)
     return [*found, *recomputation(step)]
+
+
+def hides_all_to_alls(x: Layout) -> bool:
+    """Whether Megatron Core sends tokens to experts behind computation in this layout (`TransformerConfig`'s rules)."""
+    whole = x.recompute == "full" or x.recompute_layers > 0 or "moe" in x.recompute_modules
+    return (x.pp == 1 or x.virtual_stages > 1) and not whole
 
 
 def pipeline(model: Model, layout: Layout) -> list[Option]:
@@ -230,9 +244,8 @@ def shape(model: Model) -> list[tuple[str, str]]:
         shared = m.shared_experts * m.expert_ffn
         found += [("moe_shared_expert_intermediate_size", f"{shared}")] if shared else []
     found += [("mtp_num_layers", f"{m.predicted_ahead}")] if m.predicted_ahead else []
-    if m.window and m.windowed:
-        found += [("window_size", f"({m.window - 1},0)")]
-    return found
+    found += [("window_size", f"({m.window - 1},0)")] if m.window and m.windowed else []
+    return [*found, ("sft", yes(bool(m.document)))]
 
 
 def torchtitan(step: Step, batch: int) -> list[Option]:

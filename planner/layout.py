@@ -133,7 +133,7 @@ class Layout:
 
 def needed(layout: Layout) -> list[tuple[str, str]]:
     """What the layout needs of its program, of `planner.software.FEATURES`, and the field that needs it."""
-    pipeline, modules = layout.pp > 1, layout.recompute_modules
+    pipeline = layout.pp > 1
     needs = [
         ("tensor parallelism", "tp", layout.tp > 1),
         ("a pipeline", "pp", pipeline),
@@ -143,9 +143,8 @@ def needed(layout: Layout) -> list[tuple[str, str]]:
         ("ZeRO-2", "zero_stage", layout.zero_stage == 2),
         ("ZeRO-3", "zero_stage", layout.zero_stage == 3),
         ("ZeRO-3 in a pipeline", "zero_stage", layout.zero_stage == 3 and pipeline),
-        ("recompute_modules", "recompute_modules", bool(modules)),
+        ("recompute_modules", "recompute_modules", len(layout.recompute_modules) > 0),
         ("recompute_layers", "recompute_layers", layout.recompute_layers > 0),
-        ("recompute_modules with recompute_layers", "recompute_layers", bool(modules) and layout.recompute_layers > 0),
         ("offload_layers", "offload_layers", layout.offload_layers > 0),
         ("zero_bubble", "schedule", pipeline and layout.schedule == "zero_bubble"),
         ("dualpipe", "schedule", pipeline and layout.schedule == "dualpipe"),
@@ -262,6 +261,9 @@ def recomputation_rules(model: Model, layout: Layout) -> Iterator[LayoutError]:
         if not needs.get(name, True):
             why = "but the model has nothing of the kind"
             yield LayoutError(f"recompute_modules has {name!r}, {why}", "recompute_modules")
+    if layout.recompute_modules and layout.recompute_layers:
+        other = "programs recompute one or the other; set one of them to nothing"
+        yield LayoutError(f"recompute_modules and recompute_layers are both set: {other}", "recompute_layers")
     layers = layers_of_fullest_stage(model, layout)
     for name in ("recompute_layers", "offload_layers"):
         if not 0 <= getattr(layout, name) <= layers:

@@ -187,17 +187,21 @@ def with_layers(layout: Layout, field: str, number: int) -> Layout:
 
 
 def fewest(step: Step, field: str, most: int, micro_batches: int, room: float) -> Layout | None:
-    """The step's layout with as few layers in this field as fit, by halving; None if `most` are too few."""
+    """The step's layout with as few layers in this field as fit, by halving; None if `most` are too few.
+
+    Of each virtual stage as many layers are recomputed, as in Megatron.
+    """
+    each = step.layout.virtual_stages if field == "recompute_layers" else 1
     if held(step, with_layers(step.layout, field, most), micro_batches) > room:
         return None
-    low, high = 0, most
+    low, high = 0, math.ceil(most / each)
     while low < high:
         middle = (low + high) // 2
-        if held(step, with_layers(step.layout, field, middle), micro_batches) <= room:
+        if held(step, with_layers(step.layout, field, min(most, middle * each)), micro_batches) <= room:
             high = middle
         else:
             low = middle + 1
-    return with_layers(step.layout, field, low)
+    return with_layers(step.layout, field, min(most, low * each))
 
 
 def least_recomputation(
@@ -205,7 +209,7 @@ def least_recomputation(
 ) -> Layout | None:
     """The layout with as little recomputation, or offloading, as fits `room`, by the seconds that it costs.
 
-    For each set of modules, as few layers of a rank as fit are recomputed in full. Megatron offloads only without a
+    It recomputes modules of every layer, or as few layers of a rank as fit in full. Megatron offloads only without a
     pipeline and without recomputation. None if nothing fits.
     """
     layout, features = step.layout, step.software.features
@@ -223,8 +227,7 @@ def least_recomputation(
     for modules in module_sets(step):
         start = replace(layout, recompute="selective" if modules else "none", recompute_modules=modules)
         again = sum(arithmetic.module_seconds(whole, name, terms) for name in modules)
-        both = not modules or "recompute_modules with recompute_layers" in features
-        most = layers if both and "recompute_layers" in features else 0
+        most = layers if "recompute_layers" in features and not modules else 0
         chosen = fewest(replace(step, layout=start), "recompute_layers", most, micro_batches, room)
         if chosen is not None:
             full = chosen.recompute_layers
@@ -271,7 +274,8 @@ def plan(
         if fitting:
             return Plan(tuple(fitting), tuple(rejected), part)
     if not rejected:
-        raise LayoutError(f"no layout of {gpus} GPUs divides a batch of {batch} sequences; choose a multiple of dp")
+        whole = math.ceil(batch / gpus) * gpus
+        raise LayoutError(f"no layout of {gpus} GPUs divides a batch of {batch} sequences; choose another, as {whole}")
     layout, nbytes = rejected[0]
     need, have = f"{nbytes / GB:.0f} GB", f"{part * cluster.memory / GB:.0f}"
     raise LayoutError(f"{model.name} does not fit {gpus} GPUs: {layout} needs {need} of {have}; use more GPUs")

@@ -81,7 +81,7 @@ FIXED_MEMORY = 3 * GB
 FEATURES = (
     "tensor parallelism", "a pipeline", "interleaving", "context parallelism", "ZeRO-2", "ZeRO-3",
     "ZeRO-3 in a pipeline", "recompute_modules", "recompute_layers", "offload_layers", "zero_bubble", "dualpipe",
-    "uneven chunks", "recompute_modules with recompute_layers", "ZeRO-1 without a pipeline",
+    "uneven chunks", "ZeRO-1 without a pipeline",
 )  # fmt: skip
 
 
@@ -159,11 +159,7 @@ class Software:
 MEGATRON = Software(
     "megatron", expert_overlap=True, cuts_documents=True,
     # Its optimizer has ZeRO-1; it shards more with Megatron-FSDP alone, of which published recipes use stage 3.
-    # Its recomputation is either of modules or of layers (transformer_config.py, core_v0.19.0).
-    features=all_but(
-        ("ZeRO-2", "ZeRO-3 in a pipeline", "zero_bubble", "dualpipe", "uneven chunks",
-         "recompute_modules with recompute_layers")
-    ),
+    features=all_but(("ZeRO-2", "ZeRO-3 in a pipeline", "zero_bubble", "dualpipe", "uneven chunks")),
 )  # fmt: skip
 MEGATRON_2025 = replace(MEGATRON, name="megatron 2025", moe="2025", expert_overlap=False)
 #: NeMo's containers of 2024: FlashAttention 2 from cuDNN, and casts to FP8 that no other kernel takes along.
@@ -204,9 +200,10 @@ ONLY_FSDP = ("ZeRO-2", "ZeRO-3", "recompute_modules", "recompute_layers")
 TORCHTITAN_ASYNC = replace(TORCHTITAN, name="torchtitan async", tensor_overlap=True)
 TORCHTITAN_EAGER = replace(TORCHTITAN, name="torchtitan eager", elementwise=2.2)
 FSDP = replace(TORCHTITAN_EAGER, name="fsdp", machines={}, features=ONLY_FSDP)
-#: IBM's nodes of its published runs (fms-fsdp README.md, table: 400 Gb/s for A100s, 800 Gb/s for H100s).
+#: IBM's nodes of its published runs (fms-fsdp README.md, table: 400 Gb/s for A100s, 800 Gb/s for H100s), and its bf16
+#: gradients (policies/mixed_precision.py).
 FMS_FSDP = replace(
-    FSDP, name="fms-fsdp", machines={
+    FSDP, name="fms-fsdp", gradient_bytes=2, machines={
         "A100": {"name": "A100, 400 Gb/s per node", "like": "A100", "ports": 4, "port": 12.5 * GB},
         "H100": {"name": "H100, 800 Gb/s per node", "like": "H100", "port": 12.5 * GB},
     },

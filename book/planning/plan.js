@@ -55,7 +55,7 @@
   const START = {
     model: "Llama 3 70B", cluster: "H100", gpus: 512, batch: 512, precision: "bf16", software: "megatron",
     trained: "all", lora_rank: planner.software.LORA_RANK, sizes: null, machine: null, ...ONE, dp: null, tp: 8, pp: 4, virtual_stages: 4,
-    tokens: 15, share: 100, price: 2, power: 1,
+    tokens: 15, share: 90, price: 2, power: 1,
   };
 
   const whole = (least, most = 1e7) => (text) => (/^\d+$/.test(text) && text >= least && text <= most ? Number(text) : undefined);

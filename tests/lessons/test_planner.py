@@ -506,12 +506,7 @@ def test_experts_that_do_not_divide_are_refused(ep, etp, message):
 
 
 def test_what_a_program_lacks_is_neither_planned_nor_predicted():
-    """Megatron recomputes modules or layers; torchtitan's FSDP has no ZeRO-1, but may cut layers unevenly."""
-    both = Layout(dp=8, tp=8, recompute_modules=("layernorm",), recompute_layers=1)
-    with pytest.raises(LayoutError, match="megatron has no recompute_modules with recompute_layers"):
-        predict(LLAMA3_70B, H100, both, 64)
-    assert not [p for p in plan(LLAMA3_70B, H100, 64, 128).fitting
-                if p.layout.recompute_modules and p.layout.recompute_layers]  # fmt: skip
+    """torchtitan's FSDP has no ZeRO-1, but may cut layers unevenly."""
     found = plan(LLAMA3_8B, H100, 16, 64, software=software.TORCHTITAN).fitting
     assert not [p for p in found if p.layout.zero_stage == 1 and p.layout.pp == 1 and p.layout.data_ranks > 1]
     uneven = Layout(dp=2, tp=8, pp=4, virtual_stages=6, zero_stage=3)

@@ -1,16 +1,25 @@
-"""What the planner's command and its page are made of: packed documents, own machines, configurations, exports."""
+"""The planner's command, and what its page has of it: packed documents, own machines, configurations, exports."""
 
 from __future__ import annotations
 
+import email
 import json
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
-from dataclasses import replace
+import zipfile
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from planner import Layout, huggingface, memory, plan, predict
+import planner.__main__ as command
+import ranks
+from planner import Layout, accuracy, huggingface, memory, plan, predict
 from planner.arithmetic import Step, attention, document_balance
 from planner.export import PROGRAMS, lines, stages
 from planner.software import BRIDGE, MEGATRON, META, TORCHTITAN
@@ -25,6 +34,7 @@ from ranks.model import (
     parameters,
 )
 
+ROOT = Path(command.__file__).resolve().parents[1]
 H100 = find("H100")
 LONG = replace(LLAMA3_70B, sequence=32768)
 
@@ -55,6 +65,12 @@ def test_the_balance_of_documents_is_that_of_a_zigzag(cp, document):
     work = [parts[rank] + parts[-1 - rank] for rank in range(cp)]
     found = document_balance(replace(LLAMA3_8B, sequence=sequence, document=document), cp)
     assert found == pytest.approx(sum(work) / cp / max(work), rel=0.02)
+
+
+def test_chapter_13_says_what_a_zigzag_over_documents_costs():
+    text = (ROOT / "book" / "13_context.md").read_text(encoding="utf-8")
+    assert "32,768 tokens of documents of 5,000 by a zigzag on 8 ranks, and the average rank has two thirds of" in text
+    assert document_balance(replace(LONG, document=5000), 8) == pytest.approx(2 / 3, abs=0.01)
 
 
 def test_documents_make_attention_cheaper_and_their_cut_may_be_unfair():
@@ -264,6 +280,12 @@ def test_megatrons_flags_are_the_layout():
     assert {"account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"} <= flags.keys()
     assert flags["num-query-groups"] == "8" and flags["sequence-parallel"] == "true" and "fp8-format" not in flags
     assert "recompute-granularity" not in flags and "use-megatron-fsdp" not in flags
+    assert flags["tp-comm-overlap"] == "true" and "overlap-moe-expert-parallel-comm" not in flags
+    for layout, hides in (({}, True), ({"pp": 2, "virtual_stages": 2}, True), ({"pp": 2}, False),
+                          ({"recompute": "full"}, False)):  # fmt: skip
+        step = Step(DEEPSEEK_V3, H100, Layout(dp=64, ep=8, **layout), MEGATRON)
+        assert ("--overlap-moe-expert-parallel-comm" in lines("megatron", step, 256)) is hides
+        assert any("hides experts' all-to-alls only" in line for line in lines("megatron", step, 256)) is not hides
 
 
 @pytest.mark.parametrize("layers", [32, 61, 62, 80, 126])
@@ -289,7 +311,8 @@ def test_bridges_overrides_and_torchtitans_tables_are_the_layout():
         "train.global_batch_size=1024", "dataset.enable_offline_packing=true", "model.recompute_granularity=null",
     ):  # fmt: skip
         assert expected in bridge
-    assert "peft.dim=32" in lines("bridge", CASES[2], 1024)
+    assert "--mode sft:" in bridge[0] and "--mode lora:" in lines("bridge", CASES[2], 1024)[0]
+    assert "peft.dim=32" in lines("bridge", CASES[2], 1024) and "--sft" in lines("megatron", CASES[0], 1024)
     assert "model.recompute_modules=[layernorm]" in lines("bridge", CASES[4], 8)
     tables = tomllib.loads("\n".join(lines("torchtitan", CASES[5], 64)))
     assert tables["model"] == {"name": "llama3", "flavor": "8B"}
@@ -304,7 +327,7 @@ def test_bridges_overrides_and_torchtitans_tables_are_the_layout():
     ("program", "changes", "note"),
     [
         ("megatron", {"zero_stage": 2}, "it has no ZeRO-2"),
-        ("bridge", {"recompute_modules": ("layernorm",), "recompute_layers": 2}, "it recomputes modules or layers"),
+        ("bridge", {}, "the prediction reduces gradients in bf16"),
         ("torchtitan", {}, "it shards gradients too: this is ZeRO-2"),
         ("torchtitan", {"schedule": "dualpipe", "pp": 2}, "it has no dualpipe"),
         ("torchtitan", {"recompute_modules": ("mlp",)}, "it recomputes no single modules"),
@@ -312,7 +335,7 @@ def test_bridges_overrides_and_torchtitans_tables_are_the_layout():
     ],
 )  # fmt: skip
 def test_what_a_program_cannot_do_is_one_line(program, changes, note):
-    text = lines(program, Step(LLAMA3_8B, H100, replace(Layout(dp=8), **changes), MEGATRON), 64)
+    text = lines(program, Step(LLAMA3_8B, H100, replace(Layout(dp=8), **changes), BRIDGE), 64)
     assert any(line.startswith(f"# note: {note}") for line in text), text[:4]
     plain = lines("megatron", Step(LLAMA3_8B, H100, Layout(dp=8), MEGATRON), 64)
     assert not any(line.startswith("# note") for line in plain)
@@ -320,3 +343,191 @@ def test_what_a_program_cannot_do_is_one_line(program, changes, note):
     assert "# note: it has no LoRA; use Megatron-Bridge" in adapters
     with pytest.raises(ValueError, match="no program 'jax'; there are megatron, bridge, torchtitan"):
         lines("jax", CASES[0], 64)
+
+
+# The command
+
+
+def said(capsys, *arguments):
+    """What the command prints as JSON."""
+    assert command.main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+SMALL = ("Llama 3 8B", "--gpus", "64", "--batch", "256")
+
+
+def test_the_command_says_what_the_planner_finds(capsys):
+    found = said(capsys, *SMALL, "--machine", "H200")
+    best = plan(LLAMA3_8B, find("H200"), 64, 256).best
+    assert found["layout"] == {**asdict(best.layout), "recompute_modules": list(best.layout.recompute_modules)}
+    assert (found["seconds"], found["time"], found["memory"]) == (best.seconds, dict(best.time), dict(best.memory))
+    assert found["margin"]["error"] == accuracy.margin(best, MEGATRON).error and found["margin"]["unlike"] == []
+    assert len(found["others"]) >= 4 and all("slower" in other["why"] for other in found["others"])
+    # The next layout, given back as it was printed, takes what was said of it.
+    other = found["others"][0]
+    again = said(capsys, *SMALL, "--machine", "H200", "--layout", other["layout_text"])
+    assert again["seconds"] == other["seconds"] and again["layout_words"] == other["layout_words"]
+    assert again["layout_text"] == other["layout_text"] and again["others"] == []
+
+
+def test_the_table_has_every_term_and_the_others(capsys):
+    assert command.main(list(SMALL)) == 0
+    text = capsys.readouterr().out
+    best = plan(LLAMA3_8B, H100, 64, 256).best
+    for term, seconds in best.time.items():
+        assert re.search(
+            rf"^{re.escape(term)} +{re.escape(f'{seconds:.3g}')} +{seconds / best.seconds:.1%}", text, re.M
+        )
+    for term, nbytes in best.memory.items():
+        assert re.search(rf"   {term} +{nbytes / 1e9:.1f}$", text, re.M)
+    assert f"layout   {best.layout}\n" in text and "more do not fit" in text and " slower: " in text
+    margin = accuracy.margin(best, MEGATRON)
+    assert f"± {margin.error:.1%}, the median error of {margin.runs} published runs (megatron, dense models)" in text
+
+
+def test_days_hours_and_cost_by_hand(capsys):
+    layout = ("--layout", "dp=8,tp=8")
+    found = said(
+        capsys, "Llama 3 70B", "--batch", "64", *layout, "--tokens", "1e12", "--price", "2.5", "--currency", "EUR"
+    )
+    steps = 1e12 / (64 * 8192)
+    run, seconds = found["run"], steps * found["seconds"] / 0.9
+    assert run["steps"] == pytest.approx(steps) and run["days"] == pytest.approx(seconds / 86400)
+    assert run["gpu_hours"] == pytest.approx(64 * seconds / 3600) and run["cost"] == pytest.approx(
+        2.5 * run["gpu_hours"]
+    )
+    assert run["currency"] == "EUR" and "2407.21783" in run["goodput_source"]
+    all_of_it = said(capsys, "Llama 3 70B", "--batch", "64", *layout, "--tokens", "1e12", "--goodput", "1")["run"]
+    assert all_of_it["days"] == pytest.approx(0.9 * run["days"])
+    assert all_of_it["goodput_source"] is None and all_of_it["cost"] is None
+
+
+def test_fine_tuning_has_its_model_and_its_doubts(capsys):
+    whole = said(capsys, "Llama 3 70B", "--gpus", "64", "--batch", "64", "--sequence", "32768")
+    packed = said(capsys, "Llama 3 70B", "--gpus", "64", "--batch", "64", "--sequence", "32768", "--documents", "2000")
+    assert packed["time"]["attention"] < whole["time"]["attention"] / 4 and packed["document"] == 2000
+    adapters = said(capsys, "Llama 3 70B", "--gpus", "8", "--batch", "8", "--lora", "64")
+    assert "adapters" in adapters["time"] and "optimizer" not in adapters["time"] and adapters["lora_rank"] == 64
+    assert packed["margin"]["unlike"] == ["packed documents"] and adapters["margin"]["unlike"] == ["LoRA"]
+
+
+def test_a_layout_that_does_not_fit_says_so(capsys):
+    assert said(capsys, "Llama 3 70B", "--batch", "8", "--layout", "dp=8")["fits"] is False
+    assert command.main(["Llama 3 70B", "--batch", "8", "--layout", "dp=8"]) == 0
+    assert ": DOES NOT FIT\n" in capsys.readouterr().out
+
+
+def test_an_export_is_its_lines_alone(capsys):
+    assert command.main([*SMALL, "--export", "bridge"]) == 0
+    text = capsys.readouterr().out.splitlines()
+    best = plan(LLAMA3_8B, H100, 64, 256, software=BRIDGE).best
+    assert text == lines("bridge", Step(LLAMA3_8B, H100, best.layout, BRIDGE), 256)
+
+
+def test_the_list_names_what_is_known(capsys):
+    assert command.main(["--list"]) == 0
+    text = capsys.readouterr().out
+    for name in ("Llama 3 405B", "GB300 NVL72", "torchtitan v0.2.2", "qwen3_moe", "megatron bridge"):
+        assert name in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("'Llama 3 71B' --gpus 8 --batch 8", "no model 'Llama 3 71B'; there are Llama 3 8B"),
+        ("--gpus 8 --batch 8", "name one model, known or by --config"),
+        ("'Llama 3 8B' --gpus 8", "--batch is missing"),
+        ("'Llama 3 8B' --batch 8", "--gpus is missing"),
+        ("'Llama 3 8B' --gpus 0 --batch 8", "argument --gpus: '0' is no whole number above 0"),
+        ("'Llama 3 8B' --gpus 8 --batch 8.5", "argument --batch: '8.5' is no whole number above 0"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --machine H101", "no cluster 'H101'; there are: A100"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --machine no.toml", "no.toml: No such file or directory; name a file"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --precision nvfp4", "H100 has no 'nvfp4'; it has bf16, fp8, mxfp8"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --software jax", "no software 'jax'; there are megatron"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --export jax", "argument --export: invalid choice: 'jax'"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --layout dp=8,tq=4", "--layout has 'tq'; it may have dp, tp, pp"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --layout dp=8,tp=two", "--layout has 'tp=two'; tp must be a whole number"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --layout tp=3", "dp 1 x tp 3 x pp 1 x cp 1 = 3 ranks, but there are 8 GPUs"),
+        ("'Llama 3 8B' --gpus 8 --batch 9 --layout pp=1", "dp x micro_batch = 8 does not divide 9 sequences"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --layout zero_stage=2", "megatron has no ZeRO-2; choose another layout"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --layout recompute_modules=mlp,recompute_layers=4",
+         "recompute_modules and recompute_layers are both set: programs recompute one or the other"),
+        ("'Llama 3 405B' --gpus 8 --batch 8", "Llama 3 405B does not fit 8 GPUs: dp 1 tp 4 pp 2"),
+        ("'Llama 3 8B' --gpus 64 --batch 7 --sequence 17", "no layout of 64 GPUs divides a batch of 7 sequences; "
+         "choose another, as 64"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --price 2", "--price and --goodput need --tokens"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --tokens 1e9 --goodput 90", "--goodput is 90; it is a part of the time"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --tokens many", "argument --tokens: 'many' is no number above 0"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --colour", "unrecognized arguments: --colour"),
+        ("--config no.json --gpus 8 --batch 8", "no.json: No such file or directory; name a file with configuration"),
+        ("--config list.json --gpus 8 --batch 8", "list.json has no configuration in JSON: it is no table"),
+        ("--config half.json --gpus 8 --batch 8", "half.json has no configuration in JSON: Expecting"),
+        ("--config mamba.json --gpus 8 --batch 8", "the architecture 'mamba2' (model_type) is not known; known are"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --machine half.toml", "the machine's field 'memory_gb' is missing: 10⁹"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --machine flat.toml", "flat.toml: tflops must be a table"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_answered_is_one_line_and_status_2(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, text in (
+        ("list.json", "[1]"), ("half.json", "{"), ("mamba.json", '{"model_type": "mamba2"}'),
+        ("half.toml", 'like = "H100"\ntflops = { bf16 = 989 }\n'),
+        ("flat.toml", TOML.replace("{ bf16 = 840, fp8 = 1680 }", "840")),
+    ):  # fmt: skip
+        Path(name).write_text(text, encoding="utf-8")
+    try:
+        status = command.main(shlex.split(arguments))
+    except SystemExit as stop:
+        status = stop.code
+    printed = capsys.readouterr()
+    assert status == 2 and printed.out == "" and printed.err.count("\n") == 1
+    assert printed.err.startswith(f"planner: {message}"), printed.err
+
+
+# Its README, and its package
+
+
+README = (ROOT / "planner" / "README.md").read_text(encoding="utf-8")
+TOML = re.search(r"```toml\n(.*?)```", README, re.DOTALL)[1]
+
+
+def test_the_examples_of_the_readme_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps(LLAMA2), encoding="utf-8")
+    Path("mine.toml").write_text(TOML, encoding="utf-8")
+    examples = re.findall(r"^\$ python -m planner (.*)", README, re.MULTILINE)
+    assert len(examples) >= 6
+    for example in examples:
+        assert command.main(shlex.split(example)) == 0, example
+    capsys.readouterr()
+    assert said(capsys, *SMALL, "--machine", "mine.toml")["machine"] == "mine"
+    assert own(tomllib.loads(TOML)).memory == 96e9
+
+
+def test_the_planner_installs_by_itself(tmp_path):
+    """A wheel, made in a copy of the repository, runs in a Python without any other package."""
+    for path in ("planner", "ranks", "benchmarks/published_runs.json"):
+        copy = shutil.copytree if (ROOT / path).is_dir() else shutil.copy
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        copy(ROOT / path, tmp_path / path)
+    build = "from setuptools import build_meta; build_meta.build_wheel('made')"
+    subprocess.run(
+        [sys.executable, "-c", build], cwd=tmp_path / "planner", check=True, capture_output=True, timeout=300
+    )
+    (wheel,) = (tmp_path / "planner" / "made").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+        (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        about = email.message_from_bytes(archive.read(metadata))
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert about["Version"] == ranks.__version__ and about.get_all("Requires-Dist") is None
+    ours = {f"planner/{path.name}" for path in (ROOT / "planner").glob("*.py") if path.name != "setup.py"}
+    assert names == ours | {"planner/published_runs.json", "ranks/cluster.py", "ranks/model.py"}
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    code = [sys.executable, "-S", "-m", "planner", *SMALL, "--json"]
+    done = subprocess.run(
+        code, cwd=tmp_path / "installed", env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["seconds"] == plan(LLAMA3_8B, H100, 64, 256).best.seconds
