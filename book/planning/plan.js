@@ -592,5 +592,5 @@
       render(html`<${Plan} />`, this);
     }
   });
-  window.planning = { read, write, computed, modelOf, layoutOf, START, SIZES };
+  window.planning = { read, unread, write, computed, modelOf, layoutOf, START, SIZES };
 })();

@@ -6,19 +6,24 @@ import json
 import random
 import sys
 from dataclasses import asdict, replace
+from html import unescape
 from urllib.parse import urlencode
 
 import pytest
 
 from autograder.lessons import notebook
-from planner import Layout, LayoutError, accuracy, calibrate, plan, predict, rows
+from planner import Layout, LayoutError, accuracy, calibrate, export, huggingface, plan, predict, rows
+from planner.__main__ import main as command
+from planner.arithmetic import Step
 from planner.layout import CONTEXT, MODULES, RECOMPUTE, SCHEDULES, broken_rules
 from planner.software import SOFTWARE
+from ranks import cluster
 from ranks.cluster import CLUSTERS
 from ranks.model import DEEPSEEK_V3, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, MODELS
 from tests.book.test_accessibility import AXE, grave
 from tests.helpers import npm
 from tests.helpers.browser import Tab
+from tests.lessons.test_one_cluster import chapter
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
 
@@ -65,11 +70,12 @@ SHOWN = """({ seconds: found.seconds, nbytes: found.nbytes, tokens_per_gpu_per_s
   memory: Object.fromEntries(found.memory.items()) })"""
 
 
-def predicted(port, model, cluster, layout, batch, precision, software, trained="all"):
+def predicted(port, model, cluster, layout, batch, precision, software, trained="all", lora_rank=32):
     """The prediction in JavaScript."""
     return port.evaluate(f"""(() => {{
       const [model, cluster, layout, software] = [{arguments(model, cluster, layout, software)}];
-      const found = js.prediction.predict(model, cluster, layout, {batch}, "{precision}", software, false, "{trained}");
+      const found = js.prediction.predict(model, cluster, layout, {batch}, "{precision}", software, false,
+        "{trained}", {lora_rank});
       return {SHOWN};
     }})()""")
 
@@ -79,6 +85,7 @@ def settings(draw):
     while True:
         model = draw.choice([*MODELS.values(), *(rows.read(RUNS[name]).model for name in plan_page.PRESETS)])
         model = replace(model, sequence=draw.choice([2048, 8192, 65536]), predicted_ahead=draw.choice([0, 0, 1]))
+        model = replace(model, document=draw.choice([None, None, 1000]))
         cluster, software = draw.choice(list(CLUSTERS.values())), draw.choice(list(SOFTWARE.values()))
         dp, tp, pp, cp = (draw.choice(sizes) for sizes in ([1, 2, 6, 64], [1, 2, 4, 16], [1, 2, 3, 16], [1, 1, 2, 8]))
         modules = tuple(name for name in MODULES if draw.random() < 0.2)
@@ -86,13 +93,13 @@ def settings(draw):
             dp, tp, pp, cp, draw.choice([1, 2, 8]) if model.experts else 1, draw.choice([1, 2]), draw.choice([1, 2, 3]),
             draw.choice([0, 1, 2, 3]), draw.choice([None, 2]), draw.choice(RECOMPUTE), draw.choice([True, False]),
             draw.choice(SCHEDULES), draw.choice(CONTEXT), draw.choice([(), modules]), draw.choice([0, 0, 1]),
-            draw.choice([0, 0, 1]),
+            draw.choice([0, 0, 1]), draw.choice([1, 1, 2]) if model.experts else 1,
         )  # fmt: skip
         batch = layout.dp * layout.micro_batch * draw.choice([1, 5, 16])
         precision, trained = draw.choice(["bf16", "bf16", "fp8", "mxfp8", "nvfp4"]), draw.choice(["all", "all", "lora"])
-        given = (model, cluster, layout, batch, precision, software)
+        given, rank = (model, cluster, layout, batch, precision, software), draw.choice([8, 32])
         try:
-            return predict(*given, memory_limit=False, trained=trained), (*given, trained)
+            return predict(*given, memory_limit=False, trained=trained, lora_rank=rank), (*given, trained, rank)
         except ValueError:
             continue
 
@@ -235,7 +242,7 @@ def shown(tab, name):
     return tab.page.locator(f".plan-numbers div:has(dt:text-is('{name}')) dd").inner_text()
 
 
-def told(model, cluster, layout, batch, precision, software, trained):
+def told(model, cluster, layout, batch, precision, software, trained="all", lora_rank=32):
     """The settings of a run as an address has them."""
     found = {
         "model": model.name,
@@ -243,6 +250,8 @@ def told(model, cluster, layout, batch, precision, software, trained):
         "cluster": cluster.name,
         "batch": batch,
         "trained": trained,
+        "lora_rank": lora_rank,
+        "document": model.document,
     }
     found |= {"gpus": layout.gpus, "precision": precision, "software": software.name, **asdict(layout)}
     return {name: running_model.in_address(value) for name, value in found.items()}
@@ -284,8 +293,11 @@ def test_a_link_carries_all_settings(page, chromium):
         tab.locator(f"label:has([name=plan-{name}][value='{value}'])").click()
     tab.get_by_text("More: parts of recomputation").click()
     tab.locator("label:has([name=plan-recompute_modules][value=moe_act])").click()
-    tab.locator("#plan-recompute_layers").fill("3")
+    tab.locator("#plan-offload_layers").fill("3")
+    tab.get_by_text("Fine-tuning: all weights").click()
     tab.locator("#plan-trained").select_option("lora")
+    tab.locator("#plan-lora_rank").fill("16")
+    tab.locator("#plan-document").fill("2048")
     tab.locator("#plan-precision").select_option("mxfp8")
     tab.locator("#plan-price").fill("3.5")
     page.wait("location.hash.includes('price=3.5')")
@@ -294,7 +306,13 @@ def test_a_link_carries_all_settings(page, chromium):
     read = "JSON.stringify(planning.read(location.hash.slice(1)))"
     chosen = page.evaluate(read)
     expected = {"expert_ffn": 3072, "shard": 8, "zero_stage": 3, "recompute": "full", "price": 3.5, "ep": 32}
-    expected |= {"recompute_modules": ["moe_act"], "recompute_layers": 3, "trained": "lora"}
+    expected |= {
+        "recompute_modules": ["moe_act"],
+        "recompute_layers": 3,
+        "trained": "lora",
+        "lora_rank": 16,
+        "document": 2048,
+    }
     assert expected.items() <= json.loads(chosen).items()
     assert other.evaluate(read) == chosen
     for part in (".plan-headline", ".plan-numbers", ".plan-step"):
@@ -381,6 +399,127 @@ def test_a_plan_that_is_tight_says_so(page):
 def test_sizes_that_are_typed_are_no_longer_the_models_name(page):
     visit(page, model="Llama 3 8B", gpus=8, tp=2, pp=1, virtual_stages=1, layers=16)
     assert "your own model (Llama 3 8B with other sizes)" in page.page.locator(".plan-headline").inner_text()
+
+
+#: What Hugging Face has of Qwen3 8B.
+CONFIG = {
+    "model_type": "qwen3", "_name_or_path": "Qwen/Qwen3-8B", "hidden_size": 4096, "intermediate_size": 12288,
+    "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "vocab_size": 151936, "max_position_embeddings": 40960, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("way", ["paste", "drop"])
+def test_a_configuration_becomes_the_model(page, chromium, way):
+    text = json.dumps(CONFIG)
+    if way == "paste":
+        page.page.get_by_text("A Hugging Face configuration").click()
+        page.page.locator("#plan-config").fill(text)
+    else:
+        page.evaluate(f"""(() => {{
+          const dataTransfer = new DataTransfer();
+          dataTransfer.items.add(new File([{json.dumps(text)}], "config.json"));
+          const drop = new DragEvent("drop", {{ bubbles: true, cancelable: true, dataTransfer }});
+          document.querySelector(".plan-results").dispatchEvent(drop);
+        }})()""")
+    page.page.locator("#plan-pp").fill("1")
+    page.page.locator("#plan-virtual_stages").fill("1")
+    page.page.locator(".plan-headline").get_by_text("Qwen/Qwen3-8B on 512").wait_for()
+    python = predict(huggingface.model_of(CONFIG), CLUSTERS["H100"], Layout(dp=64, tp=8), 512)
+    assert shown(page, "MFU") == f"{100 * python.mfu():.1f} %"
+    page.wait("location.hash.includes('sizes=')")
+    other = Tab(chromium)
+    other.open(page.page.url)
+    assert shown(other, "MFU") == shown(page, "MFU")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("layers: 80", "This is no JSON"), ("[1]", "This is no JSON"),
+        ('{"model_type": "mamba"}', "the architecture 'mamba' (model_type) is not known; known are deepseek_v2"),
+        (json.dumps({**CONFIG, "hidden_size": None}), "the configuration's field 'hidden_size' is missing"),
+    ],
+)  # fmt: skip
+def test_a_configuration_that_cannot_be_used_says_why(page, text, says):
+    page.page.get_by_text("A Hugging Face configuration").click()
+    page.page.locator("#plan-config").fill(text)
+    assert says in page.page.locator("#plan-config-says").inner_text()
+    assert page.page.locator("#plan-config").input_value() == text
+    assert "Llama 3 70B on 512" in page.page.locator(".plan-headline").inner_text()
+    page.page.locator("#plan-config").fill("")
+    assert not page.page.locator("#plan-config-says").inner_text()
+
+
+@pytest.mark.browser
+def test_a_machine_of_ones_own_starts_as_the_one_that_was_chosen(page, chromium):
+    tab = page.page
+    before = shown(page, "MFU")
+    tab.locator("#plan-cluster").select_option("your own machine")
+    assert shown(page, "MFU") == before
+    tab.locator("#plan-memory_gb").fill("-1")  # no number above 0: not taken
+    tab.locator("#plan-tflops-bf16").fill("800")
+    tab.locator("#plan-memory_gb").fill("40")
+    fields = {"like": "H100", "tflops": {"bf16": 800, "fp8": 1979}, "memory_gb": 40, "memory_bandwidth_gb_s": 3350,
+              "domain": 8, "nvlink_gb_s": 450, "ports": 8, "port_gb_s": 50}  # fmt: skip
+    layout = Layout(dp=16, tp=8, pp=4, virtual_stages=4)
+    python = predict(LLAMA3_70B, cluster.own(fields), layout, 512, memory_limit=False)
+    assert shown(page, "MFU") == f"{100 * python.mfu():.1f} %" and python.nbytes > 40e9
+    assert "of 40 GB" in shown(page, "memory per GPU") and tab.locator(".plan-bad").count() == 1
+    page.wait("location.hash.includes('machine=')")
+    other = Tab(chromium)
+    other.open(tab.url)
+    assert shown(other, "MFU") == shown(page, "MFU")
+    visit(page, cluster="your own machine", machine=json.dumps({**fields, "port_gb_s": 0}))
+    assert "does not know all of the link: machine = " in tab.locator(".plan-results").inner_text()
+    assert "512 × H100" in tab.locator(".plan-headline").inner_text()
+
+
+@pytest.mark.browser
+def test_the_settings_can_be_copied_for_three_programs(page):
+    page.page.get_by_text("As settings of a training program").click()
+    step = Step(LLAMA3_70B, CLUSTERS["H100"], Layout(dp=16, tp=8, pp=4, virtual_stages=4), SOFTWARE["megatron"])
+    for name, program in (("Megatron-LM", "megatron"), ("Megatron-Bridge", "bridge"), ("torchtitan", "torchtitan")):
+        page.page.locator(".plan-export label", has_text=name).click()
+        assert page.page.locator(".plan-export pre").text_content().splitlines() == export.lines(program, step, 512)
+
+
+@pytest.mark.browser
+def test_a_run_has_one_prediction_everywhere(page, capsys):
+    """Benchmark, lesson 15, the command and the page say the same of Llama 3 405B as it was trained."""
+    lesson = chapter("15_layout", "LONG = replace(LLAMA3_405B")
+    for name, (model, layout, batch, published), step in zip(
+        ("8192 seq 8192", "16384 seq 8192", "16384 seq 131072"), lesson["RUNS"], lesson["steps"], strict=True
+    ):
+        row = RUNS[f"Llama 3 405B {name}"]
+        compared = rows.compare(rows.read(row))
+        assert row["published"]["tflops_per_gpu"] == published
+        assert compared.prediction.layout == layout and compared.prediction.seconds == step.seconds
+        text = ",".join(f"{key}={value}" for key, value in asdict(layout).items()
+                        if value != getattr(Layout(), key))  # fmt: skip
+        options = ["--batch", str(batch), "--sequence", str(model.sequence), "--software", "meta", "--json"]
+        assert command(["Llama 3 405B", "--machine", "H100", "--layout", text, *options]) == 0
+        assert json.loads(capsys.readouterr().out)["seconds"] == step.seconds
+        visit(page, **told(model, CLUSTERS["H100"], layout, batch, "bf16", SOFTWARE["meta"]))
+        found = page.evaluate("planning.computed(planning.read(location.hash.slice(1))).found.seconds")
+        assert found == pytest.approx(step.seconds, rel=1e-12)
+
+
+@pytest.mark.browser
+def test_the_boxes_of_the_chapters_say_what_the_page_says(page):
+    """Each row of each box leads to its settings, and there stand its memory and time."""
+    linked = [row for box in running_model.boxes(plan_page.BOOK) for row in box.predictions if row.found]
+    assert len(linked) > 40
+    for row in linked:
+        fragment = unescape(row.link).split("#")[1].split('"')[0]
+        found = page.evaluate(f"""(() => {{
+          const {{ found }} = planning.computed(planning.read({json.dumps(fragment)}));
+          return [found.seconds, found.nbytes];
+        }})()""")
+        assert found == pytest.approx([row.found.seconds, row.found.nbytes], rel=1e-12), fragment
+        assert page.evaluate(f"planning.unread({json.dumps(fragment)})") == []
 
 
 @pytest.mark.browser
