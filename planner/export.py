@@ -63,14 +63,19 @@ def lines(program: str, step: Step, batch: int) -> list[str]:
 
 def flag(name: str, value: str) -> str:
     """An option of Megatron-LM's command line."""
-    quoted = f"'{value}'" if "|" in value else value
-    return f"--{name.replace('_', '-')}{'' if value == 'true' else ' '}{'' if value == 'true' else quoted}"
+    option = f"--{name.replace('_', '-')}"
+    return option if value == "true" else f"{option} {quoted(value)}"
 
 
 def override(section: str, name: str, value: str) -> str:
     """An override of Megatron-Bridge's configuration."""
     text = f"[{value.replace(' ', ',')}]" if name in LISTS and value != "null" else value
-    return f"{section}{'.' if name else ''}{BRIDGE_NAMES.get(name, name)}={text}"
+    return quoted(f"{section}{'.' if name else ''}{BRIDGE_NAMES.get(name, name)}={text}")
+
+
+def quoted(text: str) -> str:
+    """The text as one word of a shell."""
+    return f"'{text}'" if any(sign in text for sign in "|*()[]") else text
 
 
 def notes(program: str, step: Step) -> list[str]:
