@@ -328,6 +328,7 @@ def test_bridges_overrides_and_torchtitans_tables_are_the_layout():
     [
         ("megatron", {"zero_stage": 2}, "it has no ZeRO-2"),
         ("bridge", {}, "the prediction reduces gradients in bf16"),
+        ("bridge", {"tp": 2}, "the prediction hides messages: set comm_overlap = CommOverlapConfig(tp_c"),
         ("torchtitan", {}, "it shards gradients too: this is ZeRO-2"),
         ("torchtitan", {"schedule": "dualpipe", "pp": 2}, "it has no dualpipe"),
         ("torchtitan", {"recompute_modules": ("mlp",)}, "it recomputes no single modules"),
