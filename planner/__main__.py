@@ -244,6 +244,7 @@ def table(said: dict[str, Any]) -> list[str]:
     lora = f", LoRA of rank {said['lora_rank']}" if said["lora_rank"] else ""
     packed = f" (documents of {said['document']:,})" if said["document"] else ""
     unlike = f"; none with {' or '.join(near['unlike'])}" if near["unlike"] else ""
+    mfu = f", MFU {said['mfu']:.1%} of bf16"
     tight = ", tight" if said["tight"] else "" if said["fits"] else ": DOES NOT FIT"
     lines = [
         f"{said['model']} ({said['parameters'] / 1e9:,.1f} billion) on {said['gpus']:,} x {said['machine']}, "
@@ -253,8 +254,7 @@ def table(said: dict[str, Any]) -> list[str]:
         f"         --layout {said['layout_text'] or 'dp=1'}",
         f"step     {said['seconds']:.3g} s ± {near['error']:.1%}, the median error of {near['runs']} published runs "
         f"({near['family']}{unlike})",
-        f"speed    {said['tokens_per_gpu_per_second']:,.0f} tokens/s per GPU, MFU {said['mfu']:.1%} of bf16"
-        f"{', as if all weights had gradients' if lora else ''}",
+        f"speed    {said['tokens_per_gpu_per_second']:,.0f} tokens/s per GPU{'' if lora else mfu}",
         f"memory   {held / GB:.0f} of {said['memory_per_gpu'] / GB:.0f} GB{tight}",
     ]  # fmt: skip
     if whole_run := said.get("run"):

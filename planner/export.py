@@ -54,7 +54,10 @@ def lines(program: str, step: Step, batch: int) -> list[str]:
     found = megatron(step, batch)
     if program == "bridge":
         bridge = [("mixed_precision", "", PRECISION[step.precision][1]), *found, *bridge_only(step)]
-        return [*head, *[override(section, name, value) for section, name, value in bridge]]
+        return [
+            *head,
+            *[override(section, name, value) for section, name, value in bridge if section != "comm_overlap"],
+        ]
     found += [
         ("", name, value) for name, value in [*shape(step.model), *PRECISION[step.precision][0], ("bf16", "true")]
     ]
@@ -63,14 +66,19 @@ def lines(program: str, step: Step, batch: int) -> list[str]:
 
 def flag(name: str, value: str) -> str:
     """An option of Megatron-LM's command line."""
-    quoted = f"'{value}'" if "|" in value else value
-    return f"--{name.replace('_', '-')}{'' if value == 'true' else ' '}{'' if value == 'true' else quoted}"
+    option = f"--{name.replace('_', '-')}"
+    return option if value == "true" else f"{option} {quoted(value)}"
 
 
 def override(section: str, name: str, value: str) -> str:
     """An override of Megatron-Bridge's configuration."""
     text = f"[{value.replace(' ', ',')}]" if name in LISTS and value != "null" else value
-    return f"{section}{'.' if name else ''}{BRIDGE_NAMES.get(name, name)}={text}"
+    return quoted(f"{section}{'.' if name else ''}{BRIDGE_NAMES.get(name, name)}={text}")
+
+
+def quoted(text: str) -> str:
+    """The text as one word of a shell."""
+    return f"'{text}'" if any(sign in text for sign in "|*()[]") else text
 
 
 def notes(program: str, step: Step) -> list[str]:
@@ -84,6 +92,11 @@ def notes(program: str, step: Step) -> list[str]:
             found.append("it hides experts' all-to-alls only with virtual stages, and without whole layers recomputed")
         if program == "bridge" and step.software.gradient_bytes < 4 and step.trained == "all":
             found.append("the prediction reduces gradients in bf16: set grad_reduce_in_fp32 = False in the recipe")
+        # No overrides: in many recipes `comm_overlap` is None.
+        overlaps = [name for section, name, value in megatron(step, 1) if section == "comm_overlap" and value == "true"]
+        if program == "bridge" and overlaps:
+            given = ", ".join([f"{name}=True" for name in overlaps])
+            found.append(f"the prediction hides messages: set comm_overlap = CommOverlapConfig({given}) in the recipe")
         return found
     if step.model.document:
         found.append("it has no dataset of packed documents for SFT")

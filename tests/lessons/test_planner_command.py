@@ -247,7 +247,7 @@ def named(program, text):
         tables = tomllib.loads("\n".join(text))
         return {f"{table}.{key}" for table, options in tables.items() for key in options}
     split = " " if program == "megatron" else "="
-    return {line.split(split)[0] for line in text if not line.startswith("#")}
+    return {line.strip("'").split(split)[0] for line in text if not line.startswith("#")}
 
 
 CASES = [
@@ -313,7 +313,7 @@ def test_bridges_overrides_and_torchtitans_tables_are_the_layout():
         assert expected in bridge
     assert "--mode sft:" in bridge[0] and "--mode lora:" in lines("bridge", CASES[2], 1024)[0]
     assert "peft.dim=32" in lines("bridge", CASES[2], 1024) and "--sft" in lines("megatron", CASES[0], 1024)
-    assert "model.recompute_modules=[layernorm]" in lines("bridge", CASES[4], 8)
+    assert "'model.recompute_modules=[layernorm]'" in lines("bridge", CASES[4], 8)
     tables = tomllib.loads("\n".join(lines("torchtitan", CASES[5], 64)))
     assert tables["model"] == {"name": "llama3", "flavor": "8B"}
     assert tables["training"]["local_batch_size"] == 8 and tables["training"]["global_batch_size"] == 64
@@ -328,6 +328,7 @@ def test_bridges_overrides_and_torchtitans_tables_are_the_layout():
     [
         ("megatron", {"zero_stage": 2}, "it has no ZeRO-2"),
         ("bridge", {}, "the prediction reduces gradients in bf16"),
+        ("bridge", {"tp": 2}, "the prediction hides messages: set comm_overlap = CommOverlapConfig(tp_c"),
         ("torchtitan", {}, "it shards gradients too: this is ZeRO-2"),
         ("torchtitan", {"schedule": "dualpipe", "pp": 2}, "it has no dualpipe"),
         ("torchtitan", {"recompute_modules": ("mlp",)}, "it recomputes no single modules"),
