@@ -198,8 +198,9 @@ def table(verdicts: list[Verdict]) -> str:
     lines = ["| of the published recipes | |", "|---|---:|"]
     lines += [f"| {what} | {count} of {len(verdicts)} |" for what, count in counts.items()]
     lines.append(f"| seconds of the best over the recipe's, median | {statistics.median(ratios):.2f} |")
-    middle = f"{100 * statistics.median(errors):.1f} %"
-    lines.append(f"| error of the predicted seconds of the {len(errors)} that were measured, median | {middle} |")
+    if errors:
+        middle = f"{100 * statistics.median(errors):.1f} %"
+        lines.append(f"| error of the predicted seconds of the {len(errors)} that were measured, median | {middle} |")
     return "\n".join(lines)
 
 

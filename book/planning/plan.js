@@ -370,7 +370,7 @@
             <button type="button" class="plan-button" onClick=${() => this.set({ ...START })}>Start again</button>
             <span role="status">${copied ? "The address holds all settings." : ""}</span></p>
         </div>
-        <${Summary} now=${now} />
+        <${Summary} s=${s} now=${now} />
       </div>`;
     }
   }
@@ -492,7 +492,7 @@
 
   const Headline = ({ s, now: { model, layout, problems, found, run, margin } }) => html`
     <div class="plan-headline" aria-live="polite" tabindex="-1"><p>${found
-      ? html`${model.name} on ${fixed(s.gpus)} × ${s.cluster}: <strong>${seconds(found.seconds)}</strong> per step, <strong>${percent(found.mfu())}</strong> MFU.
+      ? html`${model.name} on ${fixed(s.gpus)} × ${s.cluster}: <strong>${seconds(found.seconds)}</strong> per step${s.trained === "all" && html`, <strong>${percent(found.mfu())}</strong> MFU`}.
         ${" "}${large(1e12 * s.tokens)} tokens take <strong>${short(run.days)} days</strong>.`
       : html`${model.name} on ${fixed(s.gpus)} × ${s.cluster}: this layout cannot run.`}</p>
       <p class="plan-layout">${axesOf(layout)}; ${restOf(layout)}; ${large(s.batch * model.sequence)} tokens per step</p>
@@ -522,7 +522,7 @@
     const full = found.nbytes > found.room, [energy, unit] = joules(run.energy);
     return html`<dl class="plan-numbers">${[
       ["memory per GPU", fixed(found.nbytes / GB), `of ${fixed(found.room / GB)} GB`, full], ["step", ...seconds(found.seconds).split(" ")],
-      ["MFU", percent(found.mfu()).slice(0, -2), "%"], ["tokens per second", ...large(run.perSecond).split(" ")],
+      ...(s.trained === "all" ? [["MFU", percent(found.mfu()).slice(0, -2), "%"]] : []), ["tokens per second", ...large(run.perSecond).split(" ")],
       ["time", short(run.days), "days"], ["GPU hours", ...large(run.hours).split(" ")], ["energy", energy, unit], ["cost", ...large(run.cost).split(" ")],
     ].map(([words, value, small, bad]) => html`<div class=${bad ? "plan-bad" : ""}><dt>${words}</dt><dd>${value} ${small && html`<small>${small}</small>`}</dd></div>`)}</dl>`;
   }
@@ -583,8 +583,8 @@
   }
 
   /** What stays in sight on a phone while one moves the controls. */
-  const Summary = ({ now: { found, problems } }) => html`<p class="plan-summary" aria-hidden="true">${found
-    ? html`<strong>${seconds(found.seconds)}</strong><strong>${percent(found.mfu(), 0)} MFU</strong><strong class=${problems.length ? "plan-wrong" : ""}>${fixed(found.nbytes / GB)} of ${fixed(found.room / GB)} GB</strong>`
+  const Summary = ({ s, now: { found, problems } }) => html`<p class="plan-summary" aria-hidden="true">${found
+    ? html`<strong>${seconds(found.seconds)}</strong>${s.trained === "all" && html`<strong>${percent(found.mfu(), 0)} MFU</strong>`}<strong class=${problems.length ? "plan-wrong" : ""}>${fixed(found.nbytes / GB)} of ${fixed(found.room / GB)} GB</strong>`
     : html`<span class="plan-wrong">${problems[0].says}</span>`}</p>`;
 
   customElements.define("plan-a-run", class extends HTMLElement {

@@ -266,7 +266,8 @@ def test_a_link_with_settings_shows_what_the_planner_says(page, draw):
         if given[0].predicted_ahead != known.get(title, {"model": {"predicted_ahead": 0}})["model"]["predicted_ahead"]:
             continue  # the page has no control for it
         visit(page, **{**told(*given), "model": title})
-        assert shown(page, "MFU") == f"{100 * python.mfu():.1f} %", given
+        if given[6] == "all":  # LoRA's FLOPs are fewer than those that MFU counts
+            assert shown(page, "MFU") == f"{100 * python.mfu():.1f} %", given
         found = page.evaluate("(({ found }) => ({ ...found, mfu: found.mfu(), square: found.mfu('full_square') }))"
                               "(planning.computed(planning.read(location.hash.slice(1))))")  # fmt: skip
         assert not differences(python, found), given
