@@ -309,7 +309,7 @@ def test_a_link_carries_all_settings(page, chromium):
     expected = {"expert_ffn": 3072, "shard": 8, "zero_stage": 3, "recompute": "full", "price": 3.5, "ep": 32}
     expected |= {
         "recompute_modules": ["moe_act"],
-        "recompute_layers": 3,
+        "offload_layers": 3,
         "trained": "lora",
         "lora_rank": 16,
         "document": 2048,
