@@ -358,11 +358,11 @@ def test_the_box_counts_the_bytes_of_the_lessons():
     # As chapter 15 says: at most two ranks of tensor parallelism, and no pipeline.
     layouts = [row[4] for row in box(None)]
     assert {*re.findall("[tp]p [0-9]+", " ".join(layouts))} == {"tp 2"}
-    # Where two win, one is less than a percent slower.
+    # Where two win, one is about a percent slower.
     for name, machine, gpus in running_model.MACHINES:
         plan = planner.plan(LLAMA3_8B, find(machine), gpus, running_model.BATCH)
         alone = next(found for found in plan.fitting if found.layout.tp == found.layout.pp == 1)
-        assert alone.seconds < 1.01 * plan.best.seconds, name
+        assert alone.seconds < 1.015 * plan.best.seconds, name
 
 
 @pytest.mark.parametrize(("tp", "pp", "chunks", "recompute"), [(4, 4, 4, False), (8, 1, 1, True), (2, 8, 1, False)])
