@@ -12,6 +12,7 @@ and both moments of Adam in float32 (4 bytes each).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Model:
     experts that all tokens visit; dense_layers: layers with a dense MLP (all of them without experts). predicted_ahead:
     extra layers that predict further tokens (multi-token prediction); parameters do not count them. latent: None for
     ordinary attention. window, windowed: in this part of the layers a token looks back at most `window` tokens.
-    nodes_per_token: a token goes to experts on at most so many nodes, None for any number.
+    nodes_per_token: a token goes to experts on at most so many nodes, None for any number. document: tokens of each of
+    the documents that are packed into a sequence, None for a single one; a token attends to its own document alone.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Model:
     window: int | None = None
     windowed: float = 0.0
     nodes_per_token: int | None = None
+    document: int | None = None
 
     @property
     def moe_layers(self) -> int:
@@ -102,11 +105,13 @@ def mlp_parameters(model: Model, width: int) -> int:
     return (3 if model.gated else 2) * model.hidden * width
 
 
+@lru_cache(maxsize=64)
 def expert_parameters(model: Model) -> int:
     """Parameters of all routed experts of all layers: what expert parallelism divides."""
     return model.moe_layers * model.experts * mlp_parameters(model, model.expert_ffn)
 
 
+@lru_cache(maxsize=64)
 def parameters(model: Model) -> Parameters:
     """All parameters, norms included (one weight per entry, no biases), and those that one token uses."""
     m = model
@@ -139,10 +144,16 @@ def attention_width(model: Model) -> float:
     return model.heads * (model.latent.plain + model.latent.rotary + model.latent.value) / 2
 
 
+def document_tokens(model: Model) -> int:
+    """Tokens of a document, which is the whole sequence unless several are packed into one."""
+    return min(model.document or model.sequence, model.sequence)
+
+
 def mean_context(model: Model) -> float:
-    """Tokens that a token attends to on average under the causal mask: half the sequence, fewer where layers look back
+    """Tokens that a token attends to on average under the causal mask: half its document, fewer where layers look back
     only `window` tokens."""
-    s, window = model.sequence, min(model.window or model.sequence, model.sequence)
+    s = document_tokens(model)
+    window = min(model.window or s, s)
     return (1 - model.windowed) * s / 2 + model.windowed * (window - window**2 / (2 * s))
 
 
