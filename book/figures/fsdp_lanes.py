@@ -1,0 +1,108 @@
+"""Three layers of a fully sharded step in time, to scale, on 64 and on 2,048 GPUs: is communication hidden?
+
+Llama 3 8B on H100s, a layer per unit. Compute takes as long as one layer was measured to take, collectives as long as
+`ranks.cluster` says. In backward, a layer's reduce-scatter is sent after the all-gather of the layer before it, the
+order in which FSDP2 asks for them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from drawing import box, drawing, label
+
+from autograder.lessons import notebook
+from ranks.cluster import find
+from ranks.model import LLAMA3_8B, attention_parameters, mlp_parameters
+
+CAPTION = "Three layers of Llama 3 8B on 64 and on 2,048 H100s, 4,096 tokens per GPU, to scale"
+SIZES, TOKENS, LAYERS = (64, 2048), 4096, 3
+#: Parameters of a layer, its two norms included.
+LAYER = attention_parameters(LLAMA3_8B) + mlp_parameters(LLAMA3_8B, LLAMA3_8B.ffn) + 2 * LLAMA3_8B.hidden
+#: In units of the picture: the space for labels, a lane, per millisecond, between forward and backward.
+LEFT, HIGH, SCALE, GAP = 54, 22, 7.2, 20
+
+
+class Times(NamedTuple):
+    """Milliseconds of one layer: its forward, backward, all-gather in bf16, reduce-scatter in fp32."""
+
+    forward: float
+    backward: float
+    gather: float
+    scatter: float
+
+
+def times(n: int, tokens: int = TOKENS, dearer: float = 1.0) -> Times:
+    """A layer on `n` H100s; dearer: a factor for every collective. Compute grows with the tokens."""
+    measured = json.loads((notebook.ROOT / "benchmarks" / "measured" / "h100.json").read_text(encoding="utf-8"))
+    rows = measured["parts"]["memory"]["results"]
+    row = next(row for row in rows if row["name"] == "one layer, recomputation none")
+    forward, both = (row[key] * tokens / row["tokens"] for key in ("forward_ms", "measured_ms"))
+    gather, scatter = find("H100").all_gather_seconds(2 * LAYER, n), find("H100").reduce_scatter_seconds(4 * LAYER, n)
+    return Times(forward, both - forward, 1e3 * dearer * gather, 1e3 * dearer * scatter)
+
+
+def bars(found: Times, backward: bool) -> list[tuple[str, int, float, float]]:
+    """(what, layer, start, end) of the first layers of a forward, or of a backward whose first layer is whole."""
+    jobs: list[tuple[str, int, float, float]] = []
+    network = compute = 0.0
+
+    def send(what: str, layer: int, earliest: float, lasts: float) -> float:
+        nonlocal network
+        begin = max(network, earliest)
+        network = begin + lasts
+        jobs.append((what, layer, begin, network))
+        return network
+
+    lasts = found.backward if backward else found.forward
+    ready = 0.0 if backward else send("gather", 0, 0.0, found.gather)
+    for layer in range(LAYERS):
+        begin = max(compute, ready)
+        ready = send("gather", layer + 1, begin, found.gather)
+        if backward and layer:
+            send("scatter", layer - 1, begin, found.scatter)
+        compute = begin + lasts
+        jobs.append(("compute", layer, begin, compute))
+    if backward:
+        send("scatter", LAYERS - 1, compute, found.scatter)
+    return jobs
+
+
+def still() -> tuple[str, str]:
+    """The picture and its text alternative."""
+    marks, said, y, wide = [], [], 0, 0.0
+    last = LLAMA3_8B.layers - 1
+    for n in SIZES:
+        found = times(n)
+        spare = (found.forward - found.gather, found.backward - found.gather - found.scatter)
+        title = ", ".join(
+            f"{name}: {abs(ms):.1f} ms per layer {'to spare' if ms > 0 else 'exposed'}"
+            for name, ms in zip(("forward", "backward"), spare, strict=True)
+        )
+        marks.append(label(0, y + 13, f"{n:,} GPUs. {title[0].upper()}{title[1:]}", "still-title"))
+        marks += [label(0, y + 37, "compute"), label(0, y + 65, "network")]
+        start = 0.0
+        for backward in (False, True):
+            jobs = bars(found, backward)
+            for what, layer, begin, end in jobs:
+                x, width = LEFT + SCALE * (start + begin) + GAP * backward, SCALE * (end - begin)
+                kind = "passed" + " passed-next" * (not backward) if what == "compute" else f"lane-{what}"
+                top = y + (22 if what == "compute" else 50)
+                marks.append(box(x, top, width, HIGH, kind, 0))
+                if width > 14:
+                    number = str(last - layer if backward else layer)
+                    marks.append(label(x + width / 2, top + 15, number, "still-label", "middle"))
+            start += max(end for *_, end in jobs)
+        wide = max(wide, LEFT + GAP + SCALE * start)
+        said.append(f"On {n:,} GPUs, {title}.")
+        y += 96
+    for x, kind, text in ((0, "lane-gather", "all-gather"), (96, "lane-scatter", "reduce-scatter")):
+        marks += [box(x, y - 8, 14, 12, kind, 0), label(x + 20, y + 2, text)]
+    marks.append(f'<path class="scale" d="M{wide - 46 - SCALE * 10:g} {y - 2}h{SCALE * 10:g}"/>')
+    marks.append(label(wide - 42, y + 2, "10 ms"))
+    alt = (
+        "Two timelines, to scale, each with a lane for compute and one for the network: the first three layers of a "
+        f"forward, then the first three of a backward. {' '.join(said)}"
+    )
+    return drawing(wide + 4, y + 10, marks), alt
