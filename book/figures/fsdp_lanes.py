@@ -1,4 +1,4 @@
-"""Three layers of a fully sharded step in time, to scale, on 64 and on 2,048 GPUs: is communication hidden?
+"""The first layers of a fully sharded forward and backward, to scale, on 64 and on 2,048 GPUs: what is hidden?
 
 Llama 3 8B on H100s, a layer per unit. Compute takes as long as one layer was measured to take, collectives as long as
 `ranks.cluster` says. In backward, a layer's reduce-scatter is sent after the all-gather of the layer before it, the
@@ -16,12 +16,14 @@ from autograder.lessons import notebook
 from ranks.cluster import find
 from ranks.model import LLAMA3_8B, attention_parameters, mlp_parameters
 
-CAPTION = "Three layers of Llama 3 8B on 64 and on 2,048 H100s, 4,096 tokens per GPU, to scale"
-SIZES, TOKENS, LAYERS = (64, 2048), 4096, 3
+CAPTION = "The first layers of a forward and of a backward of Llama 3 8B, 4,096 tokens per GPU, to scale"
+SIZES, TOKENS = (64, 2048), 4096
+#: How many layers of a forward and of a backward are shown.
+LAYERS = (3, 5)
 #: Parameters of a layer, its two norms included.
 LAYER = attention_parameters(LLAMA3_8B) + mlp_parameters(LLAMA3_8B, LLAMA3_8B.ffn) + 2 * LLAMA3_8B.hidden
 #: In units of the picture: the space for labels, a lane, per millisecond, between forward and backward.
-LEFT, HIGH, SCALE, GAP = 54, 22, 7.2, 20
+LEFT, HIGH, SCALE, GAP = 54, 22, 5.2, 16
 
 
 class Times(NamedTuple):
@@ -57,7 +59,7 @@ def bars(found: Times, backward: bool) -> list[tuple[str, int, float, float]]:
 
     lasts = found.backward if backward else found.forward
     ready = 0.0 if backward else send("gather", 0, 0.0, found.gather)
-    for layer in range(LAYERS):
+    for layer in range(LAYERS[backward]):
         begin = max(compute, ready)
         ready = send("gather", layer + 1, begin, found.gather)
         if backward and layer:
@@ -65,7 +67,7 @@ def bars(found: Times, backward: bool) -> list[tuple[str, int, float, float]]:
         compute = begin + lasts
         jobs.append(("compute", layer, begin, compute))
     if backward:
-        send("scatter", LAYERS - 1, compute, found.scatter)
+        send("scatter", LAYERS[backward] - 1, compute, found.scatter)
     return jobs
 
 
@@ -76,33 +78,36 @@ def still() -> tuple[str, str]:
     for n in SIZES:
         found = times(n)
         spare = (found.forward - found.gather, found.backward - found.gather - found.scatter)
-        title = ", ".join(
-            f"{name}: {abs(ms):.1f} ms per layer {'to spare' if ms > 0 else 'exposed'}"
-            for name, ms in zip(("forward", "backward"), spare, strict=True)
-        )
-        marks.append(label(0, y + 13, f"{n:,} GPUs. {title[0].upper()}{title[1:]}", "still-title"))
+        what = "to spare" if min(spare) > 0 else "exposed"
+        title = f"{n:,} GPUs: per layer {abs(spare[0]):.1f} ms {what} in forward, {abs(spare[1]):.1f} in backward"
+        marks.append(label(0, y + 13, title, "still-title"))
         marks += [label(0, y + 37, "compute"), label(0, y + 65, "network")]
         start = 0.0
         for backward in (False, True):
             jobs = bars(found, backward)
-            for what, layer, begin, end in jobs:
+            for job, layer, begin, end in jobs:
                 x, width = LEFT + SCALE * (start + begin) + GAP * backward, SCALE * (end - begin)
-                kind = "passed" + " passed-next" * (not backward) if what == "compute" else f"lane-{what}"
-                top = y + (22 if what == "compute" else 50)
+                kind = "passed" + " passed-next" * (not backward) if job == "compute" else f"lane-{job}"
+                top = y + (22 if job == "compute" else 50)
                 marks.append(box(x, top, width, HIGH, kind, 0))
                 if width > 14:
                     number = str(last - layer if backward else layer)
                     marks.append(label(x + width / 2, top + 15, number, "still-label", "middle"))
             start += max(end for *_, end in jobs)
         wide = max(wide, LEFT + GAP + SCALE * start)
-        said.append(f"On {n:,} GPUs, {title}.")
+        said.append(f"{title}.")
         y += 96
-    for x, kind, text in ((0, "lane-gather", "all-gather"), (96, "lane-scatter", "reduce-scatter")):
+    for x, kind, text in (
+        (0, "passed passed-next", "forward"),
+        (82, "passed", "backward"),
+        (176, "lane-gather", "all-gather"),
+        (268, "lane-scatter", "reduce-scatter"),
+    ):
         marks += [box(x, y - 8, 14, 12, kind, 0), label(x + 20, y + 2, text)]
     marks.append(f'<path class="scale" d="M{wide - 46 - SCALE * 10:g} {y - 2}h{SCALE * 10:g}"/>')
     marks.append(label(wide - 42, y + 2, "10 ms"))
     alt = (
-        "Two timelines, to scale, each with a lane for compute and one for the network: the first three layers of a "
-        f"forward, then the first three of a backward. {' '.join(said)}"
+        "Two timelines, to scale, each with a lane for compute and one for the network: the first layers of a forward, "
+        f"then the first layers of a backward. {' '.join(said)}"
     )
     return drawing(wide + 4, y + 10, marks), alt
