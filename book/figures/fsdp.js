@@ -53,7 +53,8 @@
     return { whole, gradients, shards };
   }
 
-  /** Bytes on a rank at a time, in units of a layer's parameters: float32 with Adam, as lesson 09 plans. */
+  /** Bytes on a rank at a time, in units of a layer's parameters: float32 with Adam, as lesson 09 plans
+      but for the copy that is laid out for the reduce-scatter. */
   function held(time, { whole, gradients, shards }, { layers, ranks }) {
     const now = (list) => list.filter(([, from, until]) => from <= time && time < until).length;
     return (3 * LAYERS) / ranks + (now(shards) * layers) / ranks + layers * (now(whole) + now(gradients));

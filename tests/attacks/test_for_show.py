@@ -43,7 +43,7 @@ SHOWS = """
 +                if own == k:
 +                    self.buffer(k)[at : at + len(grad)] = torch.from_numpy(grad)
              self.reduce_next()
-=== whole units in numpy between forward and backward: 09-ex3-backward, backward_frees_what_it_gathers
+=== whole units in numpy between forward and backward: 09-ex3-backward, trained_units_are_whole_while_they_compute
 @@
              output = self.compute(*inputs)
 +        self.kept = [w.float().numpy().copy() for w in self.whole]
