@@ -34,7 +34,6 @@ SHARED = {
     "lost_examples_are_caught": "workers that hold the same examples hide averaged updates, too",
     "feedback_keeps_keys_and_objects_apart": NO_OTHER,
     "a_layer_keeps_what_its_formula_says": NO_OTHER,
-    "ranks_share_a_head_of_keys_and_values": "with a wrong head, its gradient is wrong, too",
     "async_with_one_worker_is_one_process": "a wrong staleness is wrong with several workers, too",
     "async_log_replays_to_the_weights": "what the log hides, the check of the waiting sees as well",
     "a_hopeless_run_is_given_up": "it is the guard that gives up, and has a check of its own",

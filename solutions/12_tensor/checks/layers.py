@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import ANYTHING, Case, close, fact
+from autograder.checking.cases import ANYTHING, Case, close, clue, fact
 from autograder.checking.check import check
 
 WORLD_SIZES = (2, 4, 1)
@@ -28,6 +28,8 @@ class Run:
     x_gradient: Any = fact("the gradient of x")
     gradients: Any = fact("the gradient of {}")
     parameters: Any = fact("the number of elements in parameters()", "the layer has its own pieces and nothing else")
+    added: Any = fact("the gradient of {} after add_terms(), minus the sum of the ranks' terms,")
+    terms: Any = clue()
 
 
 def _run(
@@ -38,11 +40,13 @@ def _run(
     x = torch.tensor(xs[rank], requires_grad=how != "x without a gradient")
     y = layer(x)
     y.backward(torch.tensor(grads[rank]))
-    if how == "add_terms":
+    terms = {name: attrgetter(name)(layer).grad.clone() for name in names} if how == "add_terms" else {}
+    if terms:
         layer.add_terms()
     elements = sum(p.numel() for p in layer.parameters())
     found = {name: attrgetter(name)(layer).grad for name in names}
-    return Run(y.detach(), x.grad, {name: None if g is None else g.clone() for name, g in found.items()}, elements)
+    gradients = {name: None if g is None else g.clone() for name, g in found.items()}
+    return Run(y.detach(), x.grad, gradients, elements, added={}, terms=terms)
 
 
 def filled(rng: np.random.Generator, module: nn.Module) -> nn.Module:
@@ -253,13 +257,25 @@ def _attention_case(
     if judged == "terms":
         axes = {"proj.bias": None} if kv_heads >= n else {"k.weight": rows, "v.weight": rows}
     outputs = _near(y, np.split(y, n))
+    shapes_of = {name: found[name][rows[0] if axis else slice(None)].shape for name, axis in axes.items()}
     values = zip(outputs, _near(x_grad, np.split(x_grad, n)), pieces(found, n, axes), strict=True)
     runs = {
         "values": [Run(*one) for one in values],
         "output": [Run(one) for one in outputs],
-        "terms": [Run(gradients=of_rank) for of_rank in pieces(found, n, axes)],
+        "terms": [Run(added={name: close(np.zeros(shape), atol=1e-4) for name, shape in shapes_of.items()})] * n,
         "sends": [Run()] * n,
     }
+
+    def added_up(runs: list[Run]) -> list[Run]:
+        """With the gradients after add_terms() minus the sum of the terms of the ranks that hold the same."""
+        copies = n if kv_heads >= n else n // kv_heads
+        return [
+            replace(run, added={name: run.gradients[name] - sum(same.terms[name] for same in group) for name in axes})
+            for first in range(0, n, copies)
+            for group in [runs[first : first + copies]]
+            for run in group
+        ]
+
     part, whole = 4 * x.size // n, 4 * x.size
     return Case(
         f"{heads} query heads and {kv_heads} of keys and values, of size {size}, x {x.shape}",
@@ -268,6 +284,7 @@ def _attention_case(
         (layer_class, block, np.split(x, n), np.split(grad, n), list(axes), "add_terms" if judged == "terms" else ""),
         runs[judged],
         sends=[("all_gather", part), ("reduce_scatter", whole)] * 2 if judged == "sends" else None,
+        sees=added_up if judged == "terms" else None,
     )
 
 
