@@ -100,16 +100,6 @@ SHOWS = """
 @@
 -        return kept if isinstance(kept, torch.Tensor) else host.get(kept)
 +        return kept if isinstance(kept, torch.Tensor) else torch.from_numpy(kept[1])
-=== a whole layer cut by columns, in a closure: 12-ex3-column, column_layer_equals_the_unsplit_one
-@@
-+        whole = linear.weight.detach().clone()
-+        self.everything = lambda: whole
-         self.bias = None
-=== a whole layer cut by rows, in a closure: 12-ex4-row, row_layer_equals_the_unsplit_one
-@@
-+        whole = linear.weight.detach().clone()
-+        self.everything = lambda: whole
-         self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().clone())
 === bytes through a map after the fsync: 16-ex1-shard, shard_files_hold_the_bytes
 @@
 +    import mmap
