@@ -270,7 +270,8 @@ def table(said: dict[str, Any]) -> list[str]:
         left = f"{time[0]:20} {time[1]:7.3g} {time[1] / said['seconds']:6.1%}" if time else " " * 35
         lines.append(f"{left}   {f'{memory[0]:12} {memory[1] / GB:6.1f}' if memory else ''}".rstrip())
     if said["others"]:
-        lines += ["", "others"]
+        close = sum(other["seconds"] <= said["seconds"] * (1 + near["error"]) for other in said["others"])
+        lines += ["", f"others{f', {close} of them within ±: measure these, too, before you choose' if close else ''}"]
     for other in said["others"]:
         lines += [f"{other['seconds']:7.3g} s  {other['layout_words']}", f"           {other['why']}"]
     if rejected := said["rejected"]:
