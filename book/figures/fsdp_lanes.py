@@ -1,9 +1,10 @@
 """The first layers of a fully sharded forward and backward, to scale, on 64 and on 2,048 GPUs: what is hidden?
 
 Llama 3 8B on H100s, a layer per unit. Compute takes as long as one layer was measured to take, collectives as long as
-`ranks.cluster` says. As in FSDP2 by default, one communicator runs one collective at a time, in the order of the calls
-(in backward, a layer's reduce-scatter follows the all-gather of the layer before it), and there is one buffer for what
-is reduced, so that a layer computes only when the reduce-scatter of two layers earlier is over.
+`ranks.cluster` says. As in FSDP2 by default, one communicator runs one collective at a time, in the order of the
+calls (in backward, a layer's reduce-scatter goes before the all-gather that the next layer's hook asks for), and
+there is one buffer for what is reduced, so that a layer computes only when the reduce-scatter of two layers earlier
+is over.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ def bars(found: Times, backward: bool) -> list[tuple[str, int, float, float]]:
     ready = 0.0 if backward else send("gather", 0, 0.0, found.gather)
     reduced = 0.0  # when the last reduce-scatter is over, and its buffer free
     for layer in range(LAYERS[backward]):
+        if backward and layer:
+            compute = max(compute, reduced)
+            reduced = send("scatter", layer - 1, compute, found.scatter)
         begin = max(compute, ready)
         ready = send("gather", layer + 1, begin, found.gather)
-        if backward and layer:
-            begin = max(begin, reduced)
-            reduced = send("scatter", layer - 1, begin, found.scatter)
         compute = begin + lasts
         jobs.append(("compute", layer, begin, compute))
     if backward:
