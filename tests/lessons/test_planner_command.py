@@ -168,8 +168,8 @@ DEEPSEEK = {  # Megatron-Bridge v0.6.0, tests/unit_tests/models/deepseek/test_de
     "kv_lora_rank": 512, "max_position_embeddings": 163840, "moe_intermediate_size": 2048, "n_group": 8,
     "n_routed_experts": 256, "n_shared_experts": 1, "num_attention_heads": 128, "num_experts_per_tok": 8,
     "num_hidden_layers": 61, "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "tie_word_embeddings": False, "topk_group": 4, "v_head_dim": 128,
-    "vocab_size": 129280,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000,
+    "tie_word_embeddings": False, "topk_group": 4, "v_head_dim": 128, "vocab_size": 129280,
 }  # fmt: skip
 
 
@@ -286,6 +286,51 @@ def test_megatrons_flags_are_the_layout():
         step = Step(DEEPSEEK_V3, H100, Layout(dp=64, ep=8, **layout), MEGATRON)
         assert ("--overlap-moe-expert-parallel-comm" in lines("megatron", step, 256)) is hides
         assert any("hides experts' all-to-alls only" in line for line in lines("megatron", step, 256)) is not hides
+
+
+def flags_of(model):
+    """Megatron-LM's flags for this model, with their values."""
+    text = lines("megatron", Step(model, H100, Layout(dp=8), MEGATRON), 64)
+    return dict([*line.split(" ", 1), "true"][:2] for line in text if line.startswith("--"))
+
+
+def test_megatrons_flags_are_the_model():
+    """Megatron-LM's own defaults are a rotary base of 10,000, dropouts of 0.1, and no such norms."""
+    llama = flags_of(LLAMA3_8B)
+    assert llama["--rotary-base"] == "500000" and float(llama["--norm-epsilon"]) == 1e-5
+    assert llama["--hidden-dropout"] == llama["--attention-dropout"] == "0"
+    assert "--qk-layernorm" not in llama and "--add-qkv-bias" not in llama and "--rotary-percent" not in llama
+    qwen = flags_of(huggingface.model_of({**QWEN3, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6}))
+    assert (qwen["--rotary-base"], float(qwen["--norm-epsilon"]), qwen["--qk-layernorm"]) == ("1000000", 1e-6, "true")
+    old = flags_of(huggingface.model_of({**LLAMA2, "model_type": "qwen2"}))
+    assert old["--add-qkv-bias"] == "true" and "--rotary-base" not in old
+    assert flags_of(DEEPSEEK_V3)["--qk-layernorm"] == "true" and flags_of(DEEPSEEK_V3)["--rope-type"] == "rope"
+    neox = {**LLAMA2, "model_type": "gpt_neox", "rotary_pct": 0.25, "rotary_emb_base": 10000, "layer_norm_eps": 1e-5}
+    neox = flags_of(huggingface.model_of(neox))
+    assert (neox["--normalization"], neox["--rotary-percent"], neox["--rotary-base"]) == ("LayerNorm", "0.25", "10000")
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"rope_theta": None}, "--rotary-base"), ({"rms_norm_eps": None}, "--norm-epsilon"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "--rope-scaling-factor"),
+        ({"rope_scaling": {"type": "yarn"}}, "--rotary-scaling-factor"),
+        ({"model_type": "smollm3"}, "--no-rope-freq"), ({"model_type": "gemma"}, "--apply-layernorm-1p"),
+        ({"model_type": "gemma2", "sliding_window": 4096}, "--window-attn-skip-freq"),
+        ({**DEEPSEEK, "model_type": "kimi_k2"}, "--moe-router-enable-expert-bias"),
+        ({**QWEN3}, "--moe-aux-loss-coeff"),
+    ],
+)  # fmt: skip
+def test_what_flags_do_not_say_of_a_model_is_a_note_with_the_flag_to_set(changes, flag):
+    known = {**LLAMA2, "rope_theta": 10000, "rms_norm_eps": 1e-5}
+    found = [], []
+    for config, said in zip((known, {**known, **changes}), found, strict=True):
+        text = lines("megatron", Step(huggingface.model_of(config), H100, Layout(dp=8), MEGATRON), 64)
+        said += [line for line in text if line.startswith("# note: ")]
+    assert not found[0] and flag in " ".join(found[1])
+    listed = {option for options in OPTIONS["megatron"]["files"].values() for option in options}
+    assert set(re.findall(r"--[\w-]+", " ".join(found[1]))) <= listed
 
 
 @pytest.mark.parametrize("layers", [32, 61, 62, 80, 126])
