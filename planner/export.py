@@ -69,8 +69,7 @@ def lines(program: str, step: Step, batch: int) -> list[str]:
     """The settings for steps of `batch` sequences, and as comments where the program differs from them. ValueError."""
     if program not in PROGRAMS:
         raise ValueError(f"no program {program!r}; there are {', '.join(PROGRAMS)}")
-    mode = "lora" if step.trained == "lora" else "sft" if step.model.document else "pretrain"
-    starts = {"megatron": "pretrain_gpt.py", "bridge": f"scripts/training/run_recipe.py --mode {mode}"}
+    starts = {"megatron": "pretrain_gpt.py", "bridge": f"scripts/training/run_recipe.py --mode {training_mode(step)}"}
     place = starts.get(program) or "--job.config_file"
     head = [f"# {PROGRAMS[program][0]}, {place}: {step.model.name} on {step.layout.gpus} GPUs"]
     head += [f"# note: {line}" for line in notes(program, step)]
@@ -87,6 +86,11 @@ def lines(program: str, step: Step, batch: int) -> list[str]:
         ("", name, value) for name, value in [*shape(step.model), *PRECISION[step.precision][0], ("bf16", "true")]
     ]
     return [*head, *[flag(name, value) for _, name, value in found if value not in ("false", "null")]]
+
+
+def training_mode(step: Step) -> str:
+    """What Megatron-Bridge calls this kind of training."""
+    return "lora" if step.trained == "lora" else "sft" if step.model.document else "pretrain"
 
 
 def flag(name: str, value: str) -> str:
@@ -117,6 +121,8 @@ def notes(program: str, step: Step) -> list[str]:
             found.append("it hides experts' all-to-alls only with virtual stages, and without whole layers recomputed")
         if program == "megatron":
             found += unsaid(step.model)
+        if program == "bridge" and training_mode(step) == "lora" and layout.cp > 1 and not step.model.document:
+            found.append(f"if the recipe packs sequences: set offline_packing_specs.pad_seq_to_mult = {2 * layout.cp}")
         if program == "bridge" and step.software.gradient_bytes < 4 and step.trained == "all":
             found.append("the prediction reduces gradients in bf16: set grad_reduce_in_fp32 = False in the recipe")
         # No overrides: in many recipes `comm_overlap` is None.
@@ -265,15 +271,22 @@ def recomputation(step: Step) -> list[Option]:
 
 
 def bridge_only(step: Step) -> list[Option]:
-    """What Megatron-Bridge has besides: offloading's switch, LoRA, packed documents."""
+    """What Megatron-Bridge has besides: offloading's switch, LoRA, the loss of fine-tuning, packed documents."""
     found: list[Option] = []
     if step.layout.offload_layers:
         found.append(("model", "cpu_offloading", "true"))
     if step.trained == "lora":
         found.append(("peft", "dim", f"{step.lora_rank}"))
+    cp = step.layout.cp
+    if (
+        cp > 1 and training_mode(step) != "pretrain"
+    ):  # a rank's part may have no token that counts (`ConfigContainer.validate`)
+        found.append(("model", "calculate_per_token_loss", "true"))
+        found.append(("ddp", "average_in_collective", "false"))
     if step.model.document:
         found.append(("dataset", "enable_offline_packing", "true"))
         found.append(("dataset", "offline_packing_specs.packed_sequence_size", f"{step.model.sequence}"))
+        found += [("dataset", "offline_packing_specs.pad_seq_to_mult", f"{2 * cp}")] if cp > 1 else []
     return found
 
 

@@ -253,6 +253,7 @@ def named(program, text):
 CASES = [
     Step(replace(LLAMA3_70B, document=512), H100, Layout(dp=64, tp=4, pp=2, virtual_stages=20), BRIDGE, "fp8"),
     Step(LLAMA3_405B, H100, Layout(dp=4, tp=4, pp=16, cp=4, virtual_stages=4), MEGATRON),
+    Step(replace(LLAMA3_8B, document=512), H100, Layout(dp=4, cp=2), BRIDGE),
     Step(LLAMA3_8B, H100, Layout(dp=16, cp=2, zero_stage=3, shard=8, offload_layers=3), MEGATRON, trained="lora"),
     Step(replace(DEEPSEEK_V3, predicted_ahead=1), find("GB200"), Layout(dp=16, pp=16, ep=8, recompute="full"), BRIDGE,
          "mxfp8"),
@@ -356,16 +357,30 @@ def test_bridges_overrides_and_torchtitans_tables_are_the_layout():
         "train.global_batch_size=1024", "dataset.enable_offline_packing=true", "model.recompute_granularity=null",
     ):  # fmt: skip
         assert expected in bridge
-    assert "--mode sft:" in bridge[0] and "--mode lora:" in lines("bridge", CASES[2], 1024)[0]
-    assert "peft.dim=32" in lines("bridge", CASES[2], 1024) and "--sft" in lines("megatron", CASES[0], 1024)
-    assert "'model.recompute_modules=[layernorm]'" in lines("bridge", CASES[4], 8)
-    tables = tomllib.loads("\n".join(lines("torchtitan", CASES[5], 64)))
+    assert "--mode sft:" in bridge[0] and "--mode lora:" in lines("bridge", CASES[3], 1024)[0]
+    assert "peft.dim=32" in lines("bridge", CASES[3], 1024) and "--sft" in lines("megatron", CASES[0], 1024)
+    assert "'model.recompute_modules=[layernorm]'" in lines("bridge", CASES[5], 8)
+    tables = tomllib.loads("\n".join(lines("torchtitan", CASES[6], 64)))
     assert tables["model"] == {"name": "llama3", "flavor": "8B"}
     assert tables["training"]["local_batch_size"] == 8 and tables["training"]["global_batch_size"] == 64
     assert tables["parallelism"]["pipeline_parallel_schedule"] == "ZBVZeroBubble"
     assert tables["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "4"}
-    hybrid = tomllib.loads("\n".join(lines("torchtitan", CASES[2], 64)))["parallelism"]
+    hybrid = tomllib.loads("\n".join(lines("torchtitan", CASES[3], 64)))["parallelism"]
     assert (hybrid["data_parallel_replicate_degree"], hybrid["data_parallel_shard_degree"]) == (4, 4)
+
+
+def test_fine_tuning_with_context_parallelism_has_what_bridge_asserts():
+    """A loss per token, no mean in the collective, and documents padded to 2 cp (v0.6.0, training/config.py:1443)."""
+    asserted = ["model.calculate_per_token_loss=true", "ddp.average_in_collective=false"]
+    padded = "dataset.offline_packing_specs.pad_seq_to_mult=8"
+    note = "# note: if the recipe packs sequences: set offline_packing_specs.pad_seq_to_mult = 8"
+    for document, trained, cp, has in (
+        (512, "all", 4, [*asserted, padded]), (512, "lora", 4, [*asserted, padded]),
+        (None, "lora", 4, [*asserted, note]), (None, "all", 4, []), (512, "all", 1, []),
+    ):  # fmt: skip
+        step = Step(replace(LLAMA3_70B, document=document), H100, Layout(tp=8, cp=cp), BRIDGE, trained=trained)
+        text = lines("bridge", step, 64)
+        assert [line for line in [*asserted, padded, note] if line in text] == has
 
 
 @pytest.mark.parametrize(
