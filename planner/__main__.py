@@ -168,9 +168,12 @@ def answer(options: argparse.Namespace) -> dict[str, Any]:
     wanted = options.software or (export.PROGRAMS[options.export][1].name if options.export else "megatron")
     if wanted not in SOFTWARE:
         raise ValueError(f"no software {wanted!r}; there are {', '.join(SOFTWARE)}")
+    trained, rank = "lora" if options.lora else "all", options.lora or LORA_RANK
+    if options.export and (refused := export.refusal(options.export, trained)):
+        raise ValueError(refused)
     if options.batch is None or (options.gpus is None and options.layout is None):
         raise ValueError(f"--{'batch' if options.batch is None else 'gpus'} is missing")
-    software, trained, rank = SOFTWARE[wanted], "lora" if options.lora else "all", options.lora or LORA_RANK
+    software = SOFTWARE[wanted]
     found: Plan | None = None
     if options.layout:
         layout = layout_of(options.layout, options.gpus)

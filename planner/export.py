@@ -69,6 +69,8 @@ def lines(program: str, step: Step, batch: int) -> list[str]:
     """The settings for steps of `batch` sequences, and as comments where the program differs from them. ValueError."""
     if program not in PROGRAMS:
         raise ValueError(f"no program {program!r}; there are {', '.join(PROGRAMS)}")
+    if refusal(program, step.trained) != "":
+        raise ValueError(refusal(program, step.trained))
     starts = {"megatron": "pretrain_gpt.py", "bridge": f"scripts/training/run_recipe.py --mode {training_mode(step)}"}
     place = starts.get(program) or "--job.config_file"
     head = [f"# {PROGRAMS[program][0]}, {place}: {step.model.name} on {step.layout.gpus} GPUs"]
@@ -86,6 +88,13 @@ def lines(program: str, step: Step, batch: int) -> list[str]:
         ("", name, value) for name, value in [*shape(step.model), *PRECISION[step.precision][0], ("bf16", "true")]
     ]
     return [*head, *[flag(name, value) for _, name, value in found if value not in ("false", "null")]]
+
+
+def refusal(program: str, trained: str) -> str:
+    """Why the program cannot train this ("all" weights or "lora"), in one line; "" if it can."""
+    if trained == "lora" and program != "bridge":
+        return f"{PROGRAMS[program][0]} has no LoRA; export to Megatron-Bridge (bridge), or train all weights"
+    return ""
 
 
 def training_mode(step: Step) -> str:
@@ -114,8 +123,6 @@ def notes(program: str, step: Step) -> list[str]:
     """What the program cannot do of this layout or does otherwise, a line each."""
     layout, software = step.layout, PROGRAMS[program][1]
     found = [f"it has no {feature}" for feature, _ in needed(layout) if feature not in software.features]
-    if step.trained == "lora" and program != "bridge":
-        found.append("it has no LoRA; use Megatron-Bridge")
     if program != "torchtitan":
         if layout.ep > 1 and step.software.expert_overlap and not hides_all_to_alls(layout):
             found.append("it hides experts' all-to-alls only with virtual stages, and without whole layers recomputed")
@@ -278,9 +285,8 @@ def bridge_only(step: Step) -> list[Option]:
     if step.trained == "lora":
         found.append(("peft", "dim", f"{step.lora_rank}"))
     cp = step.layout.cp
-    if (
-        cp > 1 and training_mode(step) != "pretrain"
-    ):  # a rank's part may have no token that counts (`ConfigContainer.validate`)
+    # A rank's part of a sequence may have no token that counts (`ConfigContainer.validate`).
+    if cp > 1 and training_mode(step) != "pretrain":
         found.append(("model", "calculate_per_token_loss", "true"))
         found.append(("ddp", "average_in_collective", "false"))
     if step.model.document:

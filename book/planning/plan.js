@@ -480,12 +480,12 @@
   class Export extends Component {
     render({ s, now: { model, cluster, layout } }, { program = Object.keys(EXPORTS).find((name) => s.software.includes(name)) ?? "megatron", copied }) {
       const step = new planner.arithmetic.Step(model, cluster, layout, programs[s.software], s.precision, false, s.trained, s.lora_rank);
-      const text = planner.export.lines(program, step, s.batch).join("\n");
+      const refused = planner.export.refusal(program, s.trained), text = refused ? "" : planner.export.lines(program, step, s.batch).join("\n");
       const copy = () => navigator.clipboard.writeText(text).then(() => this.setState({ copied: text }), () => prompt("The settings", text));
       return html`<details class="plan-export"><summary>As settings of a training program</summary>
         <${Buttons} name="program" label="Program" value=${program} set=${({ program }) => this.setState({ program })} options=${Object.entries(EXPORTS)} />
-        <pre tabindex="0" aria-label="Settings">${text}</pre>
-        <p class="plan-links"><button type="button" class="plan-button" onClick=${copy}>Copy settings</button><span role="status">${copied === text ? "Copied." : ""}</span></p></details>`;
+        ${refused ? html`<p class="plan-wrong" role="status">${refused}.</p>` : html`<pre tabindex="0" aria-label="Settings">${text}</pre>
+        <p class="plan-links"><button type="button" class="plan-button" onClick=${copy}>Copy settings</button><span role="status">${copied === text ? "Copied." : ""}</span></p>`}</details>`;
     }
   }
   const EXPORTS = { bridge: "Megatron-Bridge", torchtitan: "torchtitan", megatron: "Megatron-LM" };

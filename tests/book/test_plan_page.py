@@ -485,6 +485,11 @@ def test_the_settings_can_be_copied_for_three_programs(page):
     for name, program in (("Megatron-LM", "megatron"), ("Megatron-Bridge", "bridge"), ("torchtitan", "torchtitan")):
         page.page.locator(".plan-export label", has_text=name).click()
         assert page.page.locator(".plan-export pre").text_content().splitlines() == export.lines(program, step, 512)
+    visit(page, trained="lora")
+    page.page.get_by_text("As settings of a training program").click()
+    page.page.locator(".plan-export label", has_text="Megatron-LM").click()
+    assert page.page.locator(".plan-export .plan-wrong").inner_text() == f"{export.refusal('megatron', 'lora')}."
+    assert page.page.locator(".plan-export pre").count() == 0
 
 
 @pytest.mark.browser
