@@ -199,7 +199,10 @@ def answer(options: argparse.Namespace) -> dict[str, Any]:
     elif options.price or options.goodput:
         raise ValueError("--price and --goodput need --tokens, the tokens of the whole run")
     if options.export:
-        said["export"] = export.lines(options.export, step, options.batch)
+        head, *rest = export.lines(options.export, step, options.batch, best)
+        done = "searched" if found else "computed"
+        own = f"# {done} with {software.name}'s own formats and rules, since --software names no other"
+        said["export"] = [head, *([] if options.software else [own]), *rest]
     return said
 
 

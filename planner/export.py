@@ -9,7 +9,9 @@ import math
 
 from planner.arithmetic import Step
 from planner.layout import EXTRA_LAYERS, Layout, layers_of_fullest_stage, needed
+from planner.prediction import Prediction
 from planner.software import BRIDGE, MEGATRON, TORCHTITAN
+from ranks.cluster import GB
 from ranks.model import Model
 
 #: Name of a program here → its name and tag, and what it can do.
@@ -65,8 +67,11 @@ UNSAID = {
 LAYER_NORM = ("gpt_neox", "olmo", "starcoder2")
 
 
-def lines(program: str, step: Step, batch: int) -> list[str]:
-    """The settings for steps of `batch` sequences, and as comments where the program differs from them. ValueError."""
+def lines(program: str, step: Step, batch: int, predicted: Prediction | None = None) -> list[str]:
+    """The settings for steps of `batch` sequences. ValueError.
+
+    As comments: what the step takes, if `predicted` is given, and where the program differs from the layout.
+    """
     if program not in PROGRAMS:
         raise ValueError(f"no program {program!r}; there are {', '.join(PROGRAMS)}")
     if refusal(program, step.trained) != "":
@@ -74,6 +79,11 @@ def lines(program: str, step: Step, batch: int) -> list[str]:
     starts = {"megatron": "pretrain_gpt.py", "bridge": f"scripts/training/run_recipe.py --mode {training_mode(step)}"}
     place = starts.get(program) or "--job.config_file"
     head = [f"# {PROGRAMS[program][0]}, {place}: {step.model.name} on {step.layout.gpus} GPUs"]
+    if predicted is not None:
+        room = step.cluster.memory
+        memory = f"{predicted.nbytes / GB:.0f} of {room / GB:.0f} GB per GPU"
+        memory += "" if predicted.nbytes <= room else ": DOES NOT FIT"
+        head.append(f"# predicted for {step.software.name}: {predicted.seconds:.2f} s per step, {memory}")
     head += [f"# note: {line}" for line in notes(program, step)]
     if program == "torchtitan":
         return [*head, *toml(torchtitan(step, batch))]

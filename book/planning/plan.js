@@ -478,9 +478,9 @@
 
   /** The settings as training programs write them. */
   class Export extends Component {
-    render({ s, now: { model, cluster, layout } }, { program = Object.keys(EXPORTS).find((name) => s.software.includes(name)) ?? "megatron", copied }) {
+    render({ s, now: { model, cluster, layout, found } }, { program = Object.keys(EXPORTS).find((name) => s.software.includes(name)) ?? "megatron", copied }) {
       const step = new planner.arithmetic.Step(model, cluster, layout, programs[s.software], s.precision, false, s.trained, s.lora_rank);
-      const refused = planner.export.refusal(program, s.trained), text = refused ? "" : planner.export.lines(program, step, s.batch).join("\n");
+      const refused = planner.export.refusal(program, s.trained), text = refused ? "" : planner.export.lines(program, step, s.batch, found).join("\n");
       const copy = () => navigator.clipboard.writeText(text).then(() => this.setState({ copied: text }), () => prompt("The settings", text));
       return html`<details class="plan-export"><summary>As settings of a training program</summary>
         <${Buttons} name="program" label="Program" value=${program} set=${({ program }) => this.setState({ program })} options=${Object.entries(EXPORTS)} />

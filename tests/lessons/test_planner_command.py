@@ -484,11 +484,21 @@ def test_a_layout_that_does_not_fit_says_so(capsys):
     assert ": DOES NOT FIT\n" in capsys.readouterr().out
 
 
-def test_an_export_is_its_lines_alone(capsys):
-    assert command.main([*SMALL, "--export", "bridge"]) == 0
-    text = capsys.readouterr().out.splitlines()
+def test_an_export_is_its_lines_alone_with_step_and_memory(capsys):
     best = plan(LLAMA3_8B, H100, 64, 256, software=BRIDGE).best
-    assert text == lines("bridge", Step(LLAMA3_8B, H100, best.layout, BRIDGE), 256)
+    step = Step(LLAMA3_8B, H100, best.layout, BRIDGE)
+    takes = f"{best.seconds:.2f} s per step, {best.nbytes / 1e9:.0f} of {H100.memory / 1e9:.0f} GB per GPU"
+    settings = [line for line in lines("bridge", step, 256) if not line.startswith("#")]
+    for named in ([], ["--software", "megatron bridge"]):
+        assert command.main([*SMALL, "--export", "bridge", *named]) == 0
+        text = capsys.readouterr().out.splitlines()
+        searched = [line for line in text[:3] if line.startswith("# searched with megatron bridge's own formats")]
+        assert len(searched) == (not named) and f"# predicted for megatron bridge: {takes}" in text[:3]
+        assert [line for line in text if not line.startswith("#")] == settings
+    layout = ["--layout", "dp=64", "--software", "megatron", "--export", "bridge"]
+    assert command.main([*SMALL, *layout]) == 0
+    second = capsys.readouterr().out.splitlines()[1]
+    assert second.startswith("# predicted for megatron: ") and second.endswith(" of 86 GB per GPU: DOES NOT FIT")
 
 
 def test_the_list_names_what_is_known(capsys):
