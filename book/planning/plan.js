@@ -393,7 +393,7 @@
 
   function Controls({ s, now, set, wrong, best, search, refused, configure }) {
     const { model, layout, cluster } = now, known = baseOf(s), size = { set }, layers = planner.layout.layers_of_fullest_stage(model, layout);
-    const modules = (names) => set({ recompute_modules: inOrder(names), ...(s.recompute === "full" ? {} : { recompute: names.length ? "selective" : "none" }) });
+    const modules = (names) => set({ recompute_modules: inOrder(names), recompute: names.length ? "selective" : "none" });
     const axis = (name, label, most) => html`<${Size} ...${size} name=${name} label=${label} value=${s[name]} most=${most} problems=${wrong(name)} />`;
     const precisions = PRECISIONS.keys().map((name) => [name, name]);
     const has = MODULES.filter((name) => planner.layout.recomputation_rules(model, Layout.from({ ...ONE, recompute_modules: [name] })).next().done);
@@ -436,7 +436,7 @@
             the GPUs that are left</label></${Size}>
         <${Buttons} name="zero_stage" label="ZeRO stage" value=${s.zero_stage} set=${set} options=${[0, 1, 2, 3].map((n) => [n, n])} />
         <${Says} name="zero_stage" problems=${wrong("zero_stage")} />
-        <${Buttons} name="recompute" label="Recomputation" value=${s.recompute} set=${set} options=${RECOMPUTE.map((word) => [word, word])} />
+        <${Buttons} name="recompute" label="Recomputation" value=${s.recompute} set=${({ recompute }) => set({ recompute, recompute_modules: [], recompute_layers: 0 })} options=${RECOMPUTE.map((word) => [word, word])} />
         ${axis("micro_batch", "Micro-batch", 16)}${axis("virtual_stages", "Virtual stages", 16)}
         <details><summary>More: parts of recomputation, offloading</summary>
           <fieldset class="plan-buttons"><legend>Recomputed modules</legend><div>${has.map((name) => html`<label><input type="checkbox" name="plan-recompute_modules"
