@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 import sys
@@ -19,7 +20,7 @@ from planner.layout import Layout, LayoutError, check
 from planner.prediction import Prediction, predict
 from planner.search import Plan, plan
 from planner.software import LORA_RANK, PRECISIONS, SOFTWARE, Software
-from ranks.cluster import CLUSTERS, GB, Cluster, find, own
+from ranks.cluster import CLUSTERS, GB, MAY_OWN, OWN, Cluster, find, own
 from ranks.model import MODELS, Model, parameters
 
 #: The part of a run's time that counts, where none is given, and where it was published.
@@ -124,8 +125,12 @@ def machine_of(name: str) -> Cluster:
     """A known machine, or one's own in a TOML file. ValueError."""
     if not name.endswith(".toml"):
         return find(name)
+    given, known = read(Path(name), tomllib.loads, "machine in TOML"), [*OWN, *MAY_OWN]
+    for field in given:
+        if field not in known and (near := difflib.get_close_matches(field, known, 1)):
+            raise ValueError(f"{name}: {field} is no field; did you mean {near[0]}?")
     try:
-        return own({"name": Path(name).stem, **read(Path(name), tomllib.loads, "machine in TOML")})
+        return own({"name": Path(name).stem, **given})
     except (AttributeError, TypeError):
         raise ValueError(f"{name}: tflops must be a table, such as tflops = {{ bf16 = 989 }}") from None
 

@@ -127,7 +127,7 @@ def test_an_own_machine_is_what_its_fields_say():
     [
         ({name: None}, f"the machine's field {name!r} is missing: {unit}") for name, unit in OWN.items()
     ] + [
-        ({"colour": 1}, f"a machine has no field 'colour'; it has {', '.join([*OWN, *MAY_OWN])}"),
+        ({"colour": 1, "ports": None}, f"a machine has no field 'colour'; it has {', '.join([*OWN, *MAY_OWN])}"),
         ({"memory_gb": "96 GB"}, "memory_gb is '96 GB'; it must be a number above 0"),
         ({"ports": 0}, "ports is 0; it must be a number above 0"),
         ({"domain": 7.5}, "domain is 7.5; it must be a whole number"),
@@ -550,6 +550,8 @@ def test_the_list_names_what_is_known(capsys):
         ("--config half.json --gpus 8 --batch 8", "half.json has no configuration in JSON: Expecting"),
         ("--config mamba.json --gpus 8 --batch 8", "the architecture 'mamba2' (model_type) is not known; known are"),
         ("'Llama 3 8B' --gpus 8 --batch 8 --machine half.toml", "the machine's field 'memory_gb' is missing: 10⁹"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --machine typo.toml", "typo.toml: nvlink_gbs is no field; did you mean "
+         "nvlink_gb_s?"),
         ("'Llama 3 8B' --gpus 8 --batch 8 --machine flat.toml", "flat.toml: tflops must be a table"),
     ],
 )  # fmt: skip
@@ -558,6 +560,7 @@ def test_what_cannot_be_answered_is_one_line_and_status_2(arguments, message, tm
     for name, text in (
         ("list.json", "[1]"), ("half.json", "{"), ("mamba.json", '{"model_type": "mamba2"}'),
         ("half.toml", 'like = "H100"\ntflops = { bf16 = 989 }\n'),
+        ("typo.toml", TOML.replace("nvlink_gb_s", "nvlink_gbs")),
         ("flat.toml", TOML.replace("{ bf16 = 840, fp8 = 1680 }", "840")),
     ):  # fmt: skip
         Path(name).write_text(text, encoding="utf-8")
