@@ -19,7 +19,7 @@ from planner.arithmetic import Step
 from planner.layout import Layout, LayoutError, check
 from planner.prediction import Prediction, predict
 from planner.search import Plan, plan
-from planner.software import LORA_RANK, PRECISIONS, SOFTWARE, Software
+from planner.software import ABOUT, LORA_RANK, PRECISIONS, SOFTWARE, Software
 from ranks.cluster import CLUSTERS, GB, MAY_OWN, OWN, Cluster, find, own
 from ranks.model import MODELS, Model, parameters
 
@@ -87,7 +87,8 @@ def known_lists() -> list[str]:
     machines = [f"  {name}: {', '.join(machine.flops)}, {machine.source}" for name, machine in CLUSTERS.items()]
     programs = [f"  {name}: {program}" for name, (program, _) in export.PROGRAMS.items()]
     kinds = f"  {', '.join(sorted([*huggingface.DENSE, *huggingface.EXPERTS]))}"
-    lists = {"models": models, "machines": machines, "software": [f"  {', '.join(SOFTWARE)}"], "--export": programs}
+    software = [f"  {name}: {ABOUT[name]}" for name in SOFTWARE]
+    lists = {"models": models, "machines": machines, "software": software, "--export": programs}
     return [line for title, lines in {**lists, "--config (model_type)": [kinds]}.items() for line in (title, *lines)]
 
 

@@ -22,7 +22,8 @@ import ranks
 from planner import Layout, accuracy, huggingface, memory, plan, predict
 from planner.arithmetic import Step, attention, document_balance
 from planner.export import PROGRAMS, lines, stages
-from planner.software import BRIDGE, MEGATRON, META, TORCHTITAN
+from planner.search import FILLED
+from planner.software import BRIDGE, MEGATRON, META, SOFTWARE, TORCHTITAN
 from ranks.cluster import MAY_OWN, OWN, find, own
 from ranks.model import (
     DEEPSEEK_V3,
@@ -504,8 +505,10 @@ def test_an_export_is_its_lines_alone_with_step_and_memory(capsys):
 def test_the_list_names_what_is_known(capsys):
     assert command.main(["--list"]) == 0
     text = capsys.readouterr().out
-    for name in ("Llama 3 405B", "GB300 NVL72", "torchtitan v0.2.2", "qwen3_moe", "megatron bridge"):
+    for name in ("Llama 3 405B", "GB300 NVL72", "torchtitan v0.2.2", "qwen3_moe"):
         assert name in text
+    assert list(SOFTWARE) == re.findall(r"^  (.*?): .+", text.split("software\n")[1].split("--export")[0], re.MULTILINE)
+    assert "  bridge 26.06: the same, containers 26.06 and 26.08\n" in text
 
 
 @pytest.mark.parametrize(
@@ -591,6 +594,8 @@ def test_the_examples_of_the_readme_run(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert said(capsys, *SMALL, "--machine", "mine.toml")["machine"] == "mine"
     assert own(tomllib.loads(TOML)).memory == 96e9
+    assert f"the 141 of an H200 are {find('H200').memory / 1e9:.0f} here" in TOML
+    assert f"at most {FILLED:.0%} of the memory".replace("%", " %") in README
 
 
 def test_the_planner_installs_by_itself(tmp_path):
