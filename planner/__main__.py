@@ -18,7 +18,7 @@ from planner import accuracy, export, huggingface
 from planner.arithmetic import Step
 from planner.layout import Layout, LayoutError, check
 from planner.prediction import Prediction, predict
-from planner.search import Plan, plan
+from planner.search import FIXED, Plan, plan
 from planner.software import ABOUT, LORA_RANK, PRECISIONS, SOFTWARE, Software
 from ranks.cluster import CLUSTERS, GB, MAY_OWN, OWN, Cluster, find, own
 from ranks.model import MODELS, Model, parameters
@@ -67,6 +67,7 @@ def parser() -> Parser:
     add("--precision", default="bf16", help=f"{', '.join(PRECISIONS)}; bf16 by default")
     add("--software", help="the training program (--list); by default megatron, or the one of --export")
     add("--layout", help="predict this one: dp=64,tp=4,pp=2,recompute_modules=layernorm+mlp")
+    add("--fix", help="search only layouts with these values: tp=8,cp=1")
     add("--documents", type=whole, help="tokens per packed document (several per sequence: SFT)")
     add(
         "--lora", type=whole, nargs="?", const=LORA_RANK, metavar="RANK", help=f"train adapters; {LORA_RANK} by default"
@@ -161,6 +162,15 @@ def layout_of(text: str, gpus: int | None) -> Layout:
     return Layout(**given)
 
 
+def fixed_of(text: str) -> dict[str, int]:
+    """The fields of tp=8,cp=1 and their values. ValueError."""
+    pairs = [part.strip().partition("=") for part in text.split(",")]
+    for name, _, value in pairs:
+        if name not in FIXED or not value.isdecimal():
+            raise ValueError(f"--fix has '{name}={value}'; it may have whole numbers for {', '.join(FIXED)}")
+    return {name: int(value) for name, _, value in pairs}
+
+
 def as_text(layout: Layout) -> str:
     """What `layout_of` reads: the fields that differ from a layout's defaults."""
     changed = {f.name: getattr(layout, f.name) for f in fields(Layout) if getattr(layout, f.name) != f.default}
@@ -181,12 +191,16 @@ def answer(options: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"--{'batch' if options.batch is None else 'gpus'} is missing")
     software = SOFTWARE[wanted]
     found: Plan | None = None
+    if options.layout and options.fix:
+        raise ValueError("--layout predicts one layout, and --fix searches; give one of them")
     if options.layout:
         layout = layout_of(options.layout, options.gpus)
         check(model, machine, layout, options.batch, options.gpus, options.precision, software)
         best = predict(model, machine, layout, options.batch, options.precision, software, False, trained, rank)
     else:
-        found = plan(model, machine, options.gpus, options.batch, options.precision, software, trained, lora_rank=rank)
+        fixed = fixed_of(options.fix) if options.fix else None
+        given = (model, machine, options.gpus, options.batch, options.precision, software, trained)
+        found = plan(*given, lora_rank=rank, fixed=fixed)
         best = found.best
     step = Step(model, machine, best.layout, software, options.precision, trained=trained, lora_rank=rank)
     said = {

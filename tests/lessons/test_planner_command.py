@@ -485,6 +485,18 @@ def test_a_layout_that_does_not_fit_says_so(capsys):
     assert ": DOES NOT FIT\n" in capsys.readouterr().out
 
 
+def test_what_is_fixed_stays_and_the_rest_is_searched(capsys):
+    free, fixed = said(capsys, *SMALL), said(capsys, *SMALL, "--fix", "tp=4,micro_batch=2")
+    assert free["layout"]["tp"] != 4 and (fixed["layout"]["tp"], fixed["layout"]["micro_batch"]) == (4, 2)
+    assert fixed["seconds"] > free["seconds"] and fixed["fits"]
+    assert all(
+        "tp 4 " in other["layout_words"] and "micro-batch 2," in other["layout_words"] for other in fixed["others"]
+    )
+    # To fix what the free search found changes nothing.
+    again = said(capsys, *SMALL, "--fix", free["layout_text"].split(",")[0])
+    assert again["seconds"] == free["seconds"]
+
+
 def test_an_export_is_its_lines_alone_with_step_and_memory(capsys):
     best = plan(LLAMA3_8B, H100, 64, 256, software=BRIDGE).best
     step = Step(LLAMA3_8B, H100, best.layout, BRIDGE)
@@ -525,6 +537,10 @@ def test_the_list_names_what_is_known(capsys):
         ("'Llama 3 8B' --gpus 8 --batch 8 --precision nvfp4", "H100 has no 'nvfp4'; it has bf16, fp8, mxfp8"),
         ("'Llama 3 8B' --gpus 8 --batch 8 --software jax", "no software 'jax'; there are megatron"),
         ("'Llama 3 8B' --gpus 8 --batch 8 --export jax", "argument --export: invalid choice: 'jax'"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --fix tq=4", "--fix has 'tq=4'; it may have whole numbers for dp, tp, pp"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --fix tp=two", "--fix has 'tp=two'; it may have whole numbers for dp, tp"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --fix tp=3", "no layout of 8 GPUs and 8 sequences has tp=3; fix other"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --fix tp=4 --layout dp=8", "--layout predicts one layout, and --fix"),
         ("'Llama 3 8B' --gpus 8 --batch 8 --lora --export megatron", "Megatron-LM core_v0.19.0 has no LoRA; export to"),
         ("'Llama 3 8B' --gpus 8 --batch 8 --layout dp=8,tq=4", "--layout has 'tq'; it may have dp, tp, pp"),
         ("'Llama 3 8B' --gpus 8 --batch 8 --layout dp=8,tp=two", "--layout has 'tp=two'; tp must be a whole number"),
