@@ -59,7 +59,8 @@ def model_of(config: Mapping[str, Any], name: str = "", sequence: int | None = N
     nodes = given.get("topk_group") or 1
     rotary = given.get("rope_parameters") or given  # a table of its own since transformers 5
     base = rotary.get("rope_theta") or given.get("rotary_emb_base")
-    scaling = given.get("rope_scaling") or {}
+    scaling = given.get("rope_scaling") or given.get("rope_parameters") or {}
+    scaled = scaling.get("rope_type") or scaling.get("type") or "default"
     return Model(
         name or config.get("_name_or_path") or kind,
         layers,
@@ -85,7 +86,7 @@ def model_of(config: Mapping[str, Any], name: str = "", sequence: int | None = N
         architecture=kind,
         rotary_base=round(base) if base else None,
         rotary_share=given.get("partial_rotary_factor") or given.get("rotary_pct") or 1.0,
-        rotary_scaling=scaling.get("rope_type") or scaling.get("type") or "",
+        rotary_scaling="" if scaled == "default" else scaled,
         norm_epsilon=given.get("rms_norm_eps") or given.get("layer_norm_eps") or given.get("norm_epsilon"),
         query_key_norm=bool(given.get("use_qk_norm", kind in QUERY_KEY_NORM)),
         query_key_value_bias=bool(given.get("attention_bias", kind in QUERY_KEY_VALUE_BIAS)),

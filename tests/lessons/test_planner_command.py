@@ -305,6 +305,10 @@ def test_megatrons_flags_are_the_model():
     assert "--qk-layernorm" not in llama and "--add-qkv-bias" not in llama and "--rotary-percent" not in llama
     qwen = flags_of(huggingface.model_of({**QWEN3, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6}))
     assert (qwen["--rotary-base"], float(qwen["--norm-epsilon"]), qwen["--qk-layernorm"]) == ("1000000", 1e-6, "true")
+    table = {"rope_theta": 500000.0, "rope_type": "default"}
+    new = huggingface.model_of({**LLAMA2, "rope_parameters": table})
+    assert (new.rotary_base, new.rotary_scaling) == (500000, "")
+    assert huggingface.model_of({**LLAMA2, "rope_parameters": {**table, "rope_type": "yarn"}}).rotary_scaling == "yarn"
     old = flags_of(huggingface.model_of({**LLAMA2, "model_type": "qwen2"}))
     assert old["--add-qkv-bias"] == "true" and "--rotary-base" not in old
     assert flags_of(DEEPSEEK_V3)["--qk-layernorm"] == "true" and flags_of(DEEPSEEK_V3)["--rope-type"] == "rope"
