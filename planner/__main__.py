@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 import sys
@@ -17,9 +18,9 @@ from planner import accuracy, export, huggingface
 from planner.arithmetic import Step
 from planner.layout import Layout, LayoutError, check
 from planner.prediction import Prediction, predict
-from planner.search import Plan, plan
-from planner.software import LORA_RANK, PRECISIONS, SOFTWARE, Software
-from ranks.cluster import CLUSTERS, GB, Cluster, find, own
+from planner.search import FIXED, Plan, plan
+from planner.software import ABOUT, LORA_RANK, PRECISIONS, SOFTWARE, Software
+from ranks.cluster import CLUSTERS, GB, MAY_OWN, OWN, Cluster, find, own
 from ranks.model import MODELS, Model, parameters
 
 #: The part of a run's time that counts, where none is given, and where it was published.
@@ -66,6 +67,7 @@ def parser() -> Parser:
     add("--precision", default="bf16", help=f"{', '.join(PRECISIONS)}; bf16 by default")
     add("--software", help="the training program (--list); by default megatron, or the one of --export")
     add("--layout", help="predict this one: dp=64,tp=4,pp=2,recompute_modules=layernorm+mlp")
+    add("--fix", help="search only layouts with these values: tp=8,cp=1")
     add("--documents", type=whole, help="tokens per packed document (several per sequence: SFT)")
     add(
         "--lora", type=whole, nargs="?", const=LORA_RANK, metavar="RANK", help=f"train adapters; {LORA_RANK} by default"
@@ -86,7 +88,8 @@ def known_lists() -> list[str]:
     machines = [f"  {name}: {', '.join(machine.flops)}, {machine.source}" for name, machine in CLUSTERS.items()]
     programs = [f"  {name}: {program}" for name, (program, _) in export.PROGRAMS.items()]
     kinds = f"  {', '.join(sorted([*huggingface.DENSE, *huggingface.EXPERTS]))}"
-    lists = {"models": models, "machines": machines, "software": [f"  {', '.join(SOFTWARE)}"], "--export": programs}
+    software = [f"  {name}: {ABOUT[name]}" for name in SOFTWARE]
+    lists = {"models": models, "machines": machines, "software": software, "--export": programs}
     return [line for title, lines in {**lists, "--config (model_type)": [kinds]}.items() for line in (title, *lines)]
 
 
@@ -124,8 +127,12 @@ def machine_of(name: str) -> Cluster:
     """A known machine, or one's own in a TOML file. ValueError."""
     if not name.endswith(".toml"):
         return find(name)
+    given, known = read(Path(name), tomllib.loads, "machine in TOML"), [*OWN, *MAY_OWN]
+    for field in given:
+        if field not in known and (near := difflib.get_close_matches(field, known, 1)):
+            raise ValueError(f"{name}: {field} is no field; did you mean {near[0]}?")
     try:
-        return own({"name": Path(name).stem, **read(Path(name), tomllib.loads, "machine in TOML")})
+        return own({"name": Path(name).stem, **given})
     except (AttributeError, TypeError):
         raise ValueError(f"{name}: tflops must be a table, such as tflops = {{ bf16 = 989 }}") from None
 
@@ -155,6 +162,15 @@ def layout_of(text: str, gpus: int | None) -> Layout:
     return Layout(**given)
 
 
+def fixed_of(text: str) -> dict[str, int]:
+    """The fields of tp=8,cp=1 and their values. ValueError."""
+    pairs = [part.strip().partition("=") for part in text.split(",")]
+    for name, _, value in pairs:
+        if name not in FIXED or not value.isdecimal():
+            raise ValueError(f"--fix has '{name}={value}'; it may have whole numbers for {', '.join(FIXED)}")
+    return {name: int(value) for name, _, value in pairs}
+
+
 def as_text(layout: Layout) -> str:
     """What `layout_of` reads: the fields that differ from a layout's defaults."""
     changed = {f.name: getattr(layout, f.name) for f in fields(Layout) if getattr(layout, f.name) != f.default}
@@ -168,16 +184,23 @@ def answer(options: argparse.Namespace) -> dict[str, Any]:
     wanted = options.software or (export.PROGRAMS[options.export][1].name if options.export else "megatron")
     if wanted not in SOFTWARE:
         raise ValueError(f"no software {wanted!r}; there are {', '.join(SOFTWARE)}")
+    trained, rank = "lora" if options.lora else "all", options.lora or LORA_RANK
+    if options.export and (refused := export.refusal(options.export, trained)):
+        raise ValueError(refused)
     if options.batch is None or (options.gpus is None and options.layout is None):
         raise ValueError(f"--{'batch' if options.batch is None else 'gpus'} is missing")
-    software, trained, rank = SOFTWARE[wanted], "lora" if options.lora else "all", options.lora or LORA_RANK
+    software = SOFTWARE[wanted]
     found: Plan | None = None
+    if options.layout and options.fix:
+        raise ValueError("--layout predicts one layout, and --fix searches; give one of them")
     if options.layout:
         layout = layout_of(options.layout, options.gpus)
         check(model, machine, layout, options.batch, options.gpus, options.precision, software)
         best = predict(model, machine, layout, options.batch, options.precision, software, False, trained, rank)
     else:
-        found = plan(model, machine, options.gpus, options.batch, options.precision, software, trained, lora_rank=rank)
+        fixed = fixed_of(options.fix) if options.fix else None
+        given = (model, machine, options.gpus, options.batch, options.precision, software, trained)
+        found = plan(*given, lora_rank=rank, fixed=fixed)
         best = found.best
     step = Step(model, machine, best.layout, software, options.precision, trained=trained, lora_rank=rank)
     said = {
@@ -196,7 +219,10 @@ def answer(options: argparse.Namespace) -> dict[str, Any]:
     elif options.price or options.goodput:
         raise ValueError("--price and --goodput need --tokens, the tokens of the whole run")
     if options.export:
-        said["export"] = export.lines(options.export, step, options.batch)
+        head, *rest = export.lines(options.export, step, options.batch, best)
+        done = "searched" if found else "computed"
+        own = f"# {done} with {software.name}'s own formats and rules, since --software names no other"
+        said["export"] = [head, *([] if options.software else [own]), *rest]
     return said
 
 

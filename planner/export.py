@@ -9,7 +9,9 @@ import math
 
 from planner.arithmetic import Step
 from planner.layout import EXTRA_LAYERS, Layout, layers_of_fullest_stage, needed
+from planner.prediction import Prediction
 from planner.software import BRIDGE, MEGATRON, TORCHTITAN
+from ranks.cluster import GB
 from ranks.model import Model
 
 #: Name of a program here → its name and tag, and what it can do.
@@ -38,16 +40,50 @@ FLAVORS = {
     "Llama 3 8B": ("llama3", "8B"), "Llama 3 70B": ("llama3", "70B"), "Llama 3 405B": ("llama3", "405B"),
     "DeepSeek-V3": ("deepseek_v3", "671B"),
 }  # fmt: skip
+#: The routers of DeepSeek-V3 and of those that took it over.
+ROUTER = (
+    "its router: set --moe-router-score-function sigmoid, --moe-router-enable-expert-bias, "
+    "--moe-router-topk-scaling-factor, --moe-router-num-groups, --moe-router-group-topk"
+)
+GEMMA = "scaled embeddings, GELU in the gate, norms of 1 + weight (--apply-layernorm-1p)"
+BIASES = "biases of all linear layers: leave out --disable-bias-linear"
+#: Architecture → what of it the flags do not say, and which flags would, if there are any (transformers v4.57.1,
+#: `models/*/modeling_*.py`).
+UNSAID = {
+    "deepseek_v2": "its router: set --moe-router-pre-softmax, --moe-router-topk-scaling-factor",
+    "deepseek_v3": ROUTER, "kimi_k2": ROUTER, "glm4_moe": ROUTER, "gemma": GEMMA,
+    "gemma2": f"{GEMMA}, norms behind blocks, soft caps",
+    "gemma3_text": f"{GEMMA}, norms behind blocks, another rotary base in layers with a window",
+    "gpt_neox": f"attention beside the MLP; {BIASES}",
+    "gpt_oss": f"attention sinks (--softmax-type learnable), its gate (--quick-geglu); {BIASES}",
+    "granite": "factors on embeddings, residuals, attention and logits", "olmo": "norms without weights",
+    "olmo2": "norms behind blocks, and of queries and keys across heads",
+    "olmo3": "norms behind blocks, and of queries and keys across heads",
+    "olmoe": "norms of queries and keys across heads; its router: set --moe-router-pre-softmax",
+    "qwen2_moe": "the shared expert's gate (--moe-shared-expert-gate); its router: set --moe-router-pre-softmax",
+    "smollm3": "layers without a rotary embedding: set --no-rope-freq", "starcoder2": BIASES,
+}  # fmt: skip
+#: Architectures whose norms subtract the mean.
+LAYER_NORM = ("gpt_neox", "olmo", "starcoder2")
 
 
-def lines(program: str, step: Step, batch: int) -> list[str]:
-    """The settings for steps of `batch` sequences, and as comments where the program differs from them. ValueError."""
+def lines(program: str, step: Step, batch: int, predicted: Prediction | None = None) -> list[str]:
+    """The settings for steps of `batch` sequences. ValueError.
+
+    As comments: what the step takes, if `predicted` is given, and where the program differs from the layout.
+    """
     if program not in PROGRAMS:
         raise ValueError(f"no program {program!r}; there are {', '.join(PROGRAMS)}")
-    mode = "lora" if step.trained == "lora" else "sft" if step.model.document else "pretrain"
-    starts = {"megatron": "pretrain_gpt.py", "bridge": f"scripts/training/run_recipe.py --mode {mode}"}
+    if refusal(program, step.trained) != "":
+        raise ValueError(refusal(program, step.trained))
+    starts = {"megatron": "pretrain_gpt.py", "bridge": f"scripts/training/run_recipe.py --mode {training_mode(step)}"}
     place = starts.get(program) or "--job.config_file"
     head = [f"# {PROGRAMS[program][0]}, {place}: {step.model.name} on {step.layout.gpus} GPUs"]
+    if predicted is not None:
+        room = step.cluster.memory
+        memory = f"{predicted.nbytes / GB:.0f} of {room / GB:.0f} GB per GPU"
+        memory += "" if predicted.nbytes <= room else ": DOES NOT FIT"
+        head.append(f"# predicted for {step.software.name}: {predicted.seconds:.2f} s per step, {memory}")
     head += [f"# note: {line}" for line in notes(program, step)]
     if program == "torchtitan":
         return [*head, *toml(torchtitan(step, batch))]
@@ -62,6 +98,18 @@ def lines(program: str, step: Step, batch: int) -> list[str]:
         ("", name, value) for name, value in [*shape(step.model), *PRECISION[step.precision][0], ("bf16", "true")]
     ]
     return [*head, *[flag(name, value) for _, name, value in found if value not in ("false", "null")]]
+
+
+def refusal(program: str, trained: str) -> str:
+    """Why the program cannot train this ("all" weights or "lora"), in one line; "" if it can."""
+    if trained == "lora" and program != "bridge":
+        return f"{PROGRAMS[program][0]} has no LoRA; export to Megatron-Bridge (bridge), or train all weights"
+    return ""
+
+
+def training_mode(step: Step) -> str:
+    """What Megatron-Bridge calls this kind of training."""
+    return "lora" if step.trained == "lora" else "sft" if step.model.document else "pretrain"
 
 
 def flag(name: str, value: str) -> str:
@@ -85,11 +133,13 @@ def notes(program: str, step: Step) -> list[str]:
     """What the program cannot do of this layout or does otherwise, a line each."""
     layout, software = step.layout, PROGRAMS[program][1]
     found = [f"it has no {feature}" for feature, _ in needed(layout) if feature not in software.features]
-    if step.trained == "lora" and program != "bridge":
-        found.append("it has no LoRA; use Megatron-Bridge")
     if program != "torchtitan":
         if layout.ep > 1 and step.software.expert_overlap and not hides_all_to_alls(layout):
             found.append("it hides experts' all-to-alls only with virtual stages, and without whole layers recomputed")
+        if program == "megatron":
+            found += unsaid(step.model)
+        if program == "bridge" and training_mode(step) == "lora" and layout.cp > 1 and not step.model.document:
+            found.append(f"if the recipe packs sequences: set offline_packing_specs.pad_seq_to_mult = {2 * layout.cp}")
         if program == "bridge" and step.software.gradient_bytes < 4 and step.trained == "all":
             found.append("the prediction reduces gradients in bf16: set grad_reduce_in_fp32 = False in the recipe")
         # No overrides: in many recipes `comm_overlap` is None.
@@ -112,6 +162,25 @@ def notes(program: str, step: Step) -> list[str]:
         found.append("ZeRO's shards must be a multiple of cp")
     if step.precision == "nvfp4":
         found.append("it has no NVFP4")
+    return found
+
+
+def unsaid(model: Model) -> list[str]:
+    """What of the model Megatron-LM's flags do not say, a line each."""
+    m = model
+    unknown = [("--rotary-base", m.rotary_base is None), ("--norm-epsilon", m.norm_epsilon is None)]
+    unknown += [("--qk-layernorm and --add-qkv-bias, if the model has them", m.architecture == "")]
+    found = [f"not known of this model: set {flags}" for flags, is_unknown in unknown if is_unknown]
+    if m.architecture in UNSAID:
+        found.append(f"of {m.architecture}, the flags leave out {UNSAID[m.architecture]}")
+    if m.rotary_scaling == "llama3":
+        found.append("the rotary embedding is scaled: set --use-rope-scaling, --rope-scaling-factor")
+    elif m.rotary_scaling != "":
+        found.append(f"the rotary embedding is scaled ({m.rotary_scaling}): set --rope-type, --rotary-scaling-factor")
+    if m.window and 0 < m.windowed < 1:
+        found.append("only a part of the layers has the window: set --window-attn-skip-freq")
+    if m.experts:
+        found.append("nothing balances experts: set --moe-router-load-balancing-type, --moe-aux-loss-coeff")
     return found
 
 
@@ -219,15 +288,21 @@ def recomputation(step: Step) -> list[Option]:
 
 
 def bridge_only(step: Step) -> list[Option]:
-    """What Megatron-Bridge has besides: offloading's switch, LoRA, packed documents."""
+    """What Megatron-Bridge has besides: offloading's switch, LoRA, the loss of fine-tuning, packed documents."""
     found: list[Option] = []
     if step.layout.offload_layers:
         found.append(("model", "cpu_offloading", "true"))
     if step.trained == "lora":
         found.append(("peft", "dim", f"{step.lora_rank}"))
+    cp = step.layout.cp
+    # A rank's part of a sequence may have no token that counts (`ConfigContainer.validate`).
+    if cp > 1 and training_mode(step) != "pretrain":
+        found.append(("model", "calculate_per_token_loss", "true"))
+        found.append(("ddp", "average_in_collective", "false"))
     if step.model.document:
         found.append(("dataset", "enable_offline_packing", "true"))
         found.append(("dataset", "offline_packing_specs.packed_sequence_size", f"{step.model.sequence}"))
+        found += [("dataset", "offline_packing_specs.pad_seq_to_mult", f"{2 * cp}")] if cp > 1 else []
     return found
 
 
@@ -237,10 +312,16 @@ def shape(model: Model) -> list[tuple[str, str]]:
     found = [
         ("num_layers", f"{m.layers}"), ("hidden_size", f"{m.hidden}"), ("ffn_hidden_size", f"{m.ffn}"),
         ("num_attention_heads", f"{m.heads}"), ("max_position_embeddings", f"{m.sequence}"),
-        ("vocab_size", f"{m.vocab}"), ("normalization", "RMSNorm"), ("position_embedding_type", "rope"),
+        ("vocab_size", f"{m.vocab}"), ("position_embedding_type", "rope"),
+        ("normalization", "LayerNorm" if m.architecture in LAYER_NORM else "RMSNorm"),
+        ("hidden_dropout", "0"), ("attention_dropout", "0"),  # the prediction keeps nothing for dropout
+        ("qk_layernorm", yes(m.query_key_norm or m.latent is not None)), ("add_qkv_bias", yes(m.query_key_value_bias)),
         ("disable_bias_linear", "true"), ("swiglu", yes(m.gated)),
         ("untie_embeddings_and_output_weights", yes(not m.tied)),
     ]  # fmt: skip
+    found += [("rotary_base", f"{m.rotary_base}")] if m.rotary_base is not None else []
+    found += [("rotary_percent", f"{m.rotary_share}")] if m.rotary_share < 1 else []
+    found += [("norm_epsilon", f"{m.norm_epsilon:.8f}")] if m.norm_epsilon is not None else []
     if m.latent is None:
         found += [("kv_channels", f"{m.head_dim}"), ("group_query_attention", yes(m.kv_heads < m.heads))]
         found += [("num_query_groups", f"{m.kv_heads}")] if m.kv_heads < m.heads else []
@@ -250,6 +331,7 @@ def shape(model: Model) -> list[tuple[str, str]]:
             ("kv_lora_rank", f"{m.latent.key_value}"), ("qk_head_dim", f"{m.latent.plain}"),
             ("qk_pos_emb_head_dim", f"{m.latent.rotary}"), ("v_head_dim", f"{m.latent.value}"),
         ]  # fmt: skip
+        found += [("rope_type", "rope")] if m.rotary_scaling == "" else []  # latent attention's default is YaRN
     if m.experts:
         found += [("num_experts", f"{m.experts}"), ("moe_router_topk", f"{m.experts_per_token}")]
         found += [("moe_ffn_hidden_size", f"{m.expert_ffn}")]

@@ -26,6 +26,9 @@ EXPERTS = {
 }  # fmt: skip
 #: Those whose attention is latent.
 LATENT = ("deepseek_v2", "deepseek_v3", "kimi_k2")
+#: Those that normalize each head's queries and keys, and those with biases, where the configuration does not say.
+QUERY_KEY_NORM = ("gemma3_text", "qwen3", "qwen3_moe")
+QUERY_KEY_VALUE_BIAS = ("gpt_neox", "gpt_oss", "qwen2", "qwen2_moe", "seed_oss", "starcoder2")
 #: Tokens per sequence, where none are given and the model takes as many.
 SEQUENCE = 8192
 
@@ -54,6 +57,10 @@ def model_of(config: Mapping[str, Any], name: str = "", sequence: int | None = N
     window, windowed = windows(given, layers)
     most = whole(given, "max_position_embeddings", SEQUENCE)
     nodes = given.get("topk_group") or 1
+    rotary = given.get("rope_parameters") or given  # a table of its own since transformers 5
+    base = rotary.get("rope_theta") or given.get("rotary_emb_base")
+    scaling = given.get("rope_scaling") or given.get("rope_parameters") or {}
+    scaled = scaling.get("rope_type") or scaling.get("type") or "default"
     return Model(
         name or config.get("_name_or_path") or kind,
         layers,
@@ -76,6 +83,13 @@ def model_of(config: Mapping[str, Any], name: str = "", sequence: int | None = N
         window,
         windowed,
         nodes if nodes > 1 else None,
+        architecture=kind,
+        rotary_base=round(base) if base else None,
+        rotary_share=given.get("partial_rotary_factor") or given.get("rotary_pct") or 1.0,
+        rotary_scaling="" if scaled == "default" else scaled,
+        norm_epsilon=given.get("rms_norm_eps") or given.get("layer_norm_eps") or given.get("norm_epsilon"),
+        query_key_norm=bool(given.get("use_qk_norm", kind in QUERY_KEY_NORM)),
+        query_key_value_bias=bool(given.get("attention_bias", kind in QUERY_KEY_VALUE_BIAS)),
     )
 
 

@@ -264,6 +264,10 @@ def recomputation_rules(model: Model, layout: Layout) -> Iterator[LayoutError]:
     if layout.recompute_modules and layout.recompute_layers:
         other = "programs recompute one or the other; set one of them to nothing"
         yield LayoutError(f"recompute_modules and recompute_layers are both set: {other}", "recompute_layers")
+    against = {"full": ("recompute_modules", "recompute_layers", "offload_layers"), "selective": ("recompute_layers",)}
+    for name in against.get(layout.recompute, ()):
+        if getattr(layout, name):
+            yield LayoutError(f"recompute is {layout.recompute!r}, which leaves nothing to {name}; set one alone", name)
     layers = layers_of_fullest_stage(model, layout)
     for name in ("recompute_layers", "offload_layers"):
         if not 0 <= getattr(layout, name) <= layers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from planner import arithmetic, memory
@@ -31,6 +31,8 @@ LEAST_TOKENS, MOST_CONTEXT = 1024, 64
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 16)
 #: Bytes per second of a host's link from which on published recipes keep activations there: NVLink-C2C, not PCIe.
 FAST_HOST = 100 * GB
+#: The fields of a layout that may be fixed: the search chooses the others, and as little recomputation as fits.
+FIXED = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages", "zero_stage")
 #: The part of the host's memory that activations may fill.
 HOST_FILLED = 0.8
 
@@ -257,12 +259,13 @@ def plan(
     filled: float | None = None,
     offload: bool | None = None,
     lora_rank: int = LORA_RANK,
+    fixed: Mapping[str, object] | None = None,
 ) -> Plan:
     """Search all layouts of `gpus` GPUs for steps of `batch` sequences. LayoutError if there is none that fits.
 
     filled: the part of a GPU's memory that a layout may fill; None: `FILLED`, or `TIGHT` if nothing fits that. offload:
     activations may wait in the host's memory; None: where the host's link is faster than PCI Express, as in the
-    published recipes that do so.
+    published recipes that do so. fixed: fields of a layout, of `FIXED`, and the values that they must have.
     """
     start = Step(model, cluster, Layout(), software, precision, trained=trained, lora_rank=lora_rank)
     check(model, cluster, Layout(), batch, precision=precision)
@@ -270,9 +273,12 @@ def plan(
     rejected: list[tuple[Layout, float]] = []
     part = TIGHT
     for part in (FILLED, TIGHT) if filled is None else (filled,):
-        fitting, rejected = search(start, gpus, batch, part * cluster.memory, may_offload)
+        fitting, rejected = search(start, gpus, batch, part * cluster.memory, may_offload, fixed or {})
         if fitting:
             return Plan(tuple(fitting), tuple(rejected), part)
+    if not rejected and fixed:
+        named = ", ".join([f"{name}={value}" for name, value in fixed.items()])
+        raise LayoutError(f"no layout of {gpus} GPUs and {batch} sequences has {named}; fix other values, or fewer")
     if not rejected:
         whole = math.ceil(batch / gpus) * gpus
         raise LayoutError(f"no layout of {gpus} GPUs divides a batch of {batch} sequences; choose another, as {whole}")
@@ -282,7 +288,7 @@ def plan(
 
 
 def search(
-    start: Step, gpus: int, batch: int, room: float, offload: bool
+    start: Step, gpus: int, batch: int, room: float, offload: bool, fixed: Mapping[str, object]
 ) -> tuple[list[Prediction], list[tuple[Layout, float]]]:
     """(layouts that fit `room`, the fastest first; layouts that do not, with their bytes).
 
@@ -294,6 +300,8 @@ def search(
     tried: list[tuple[float, Layout]] = []
     rejected: list[tuple[Layout, float]] = []
     for layout in layouts(start.model, start.cluster, gpus, batch, start.software):
+        if any(getattr(layout, name) != value for name, value in fixed.items()):
+            continue
         step = replace(start, layout=layout)
         states = memory.states(step)
         if states > room:

@@ -250,3 +250,26 @@ SOFTWARE = {
         MEGATRON_2022, HAI_LLM, BRIDGE, BRIDGE_LATEST, BRIDGE_2025,
     )
 }  # fmt: skip
+#: Name → which program and release it stands for; containers are NVIDIA's of NeMo, whose runs are the published ones.
+ABOUT = {
+    "megatron": "Megatron-LM of early 2026, with float32 gradients",
+    "megatron 2022": "Megatron-LM of 2021 and 2022, before FlashAttention and overlap",
+    "megatron 2023": "Megatron-LM before --tp-comm-overlap (October 2023)",
+    "megatron 2024": "NeMo's containers of 2024, with FlashAttention 2 and bf16 gradients",
+    "megatron 2025": "Megatron-LM of 2025, which hides no all-to-alls of experts",
+    "megatron 26.06": "Megatron-LM, as in containers from 26.06 on: faster experts",
+    "megatron bridge": "Megatron-Bridge's performance recipes, containers 26.02 to 26.04.01, with bf16 gradients",
+    "bridge 2025": "the same, containers 25.09 and 25.11",
+    "bridge 26.06": "the same, containers 26.06 and 26.08",
+    "meta": "Meta's own program, which trained Llama 3 (2024)",
+    "torchtitan": "torchtitan with torch.compile, runs of 2024-12 to 2025-06",
+    "torchtitan async": "the same with asynchronous tensor parallelism",
+    "torchtitan eager": "torchtitan without torch.compile",
+    "fsdp": "PyTorch's FSDP and nothing else, not compiled",
+    "fms-fsdp": "IBM's fms-fsdp, with bf16 gradients",
+    "olmo": "AI2's OLMo-core, as for OLMo 2 and 3",
+    "nanotron": "Hugging Face's nanotron, as in the Ultra-Scale Playbook",
+    "llm-foundry": "MosaicML's llm-foundry, with FlashAttention 1",
+    "deepspeed": "Megatron-DeepSpeed of 2022, which trained BLOOM",
+    "hai-llm": "DeepSeek's own program, which trained V3",
+}

@@ -294,13 +294,14 @@ def own(given: Mapping[str, Any]) -> Cluster:
     Its kernels reach the part of its peak that those of the machine `like` reach of theirs, and what no field describes
     is that machine's too.
     """
+    for name in given:
+        if name not in OWN and name not in MAY_OWN:
+            raise ValueError(f"a machine has no field {name!r}; it has {', '.join([*OWN, *MAY_OWN])}")
     for name, unit in OWN.items():
         if given.get(name) is None:
             raise ValueError(f"the machine's field {name!r} is missing: {unit}")
     known, tflops = find(given["like"]), given["tflops"]
     for name, value in given.items():
-        if name not in OWN and name not in MAY_OWN:
-            raise ValueError(f"a machine has no field {name!r}; it has {', '.join([*OWN, *MAY_OWN])}")
         if name not in ("name", "like", "tflops"):
             _above_0(name, value)
         if name in ("domain", "ports", "host_gpus") and not isinstance(value, int):

@@ -240,14 +240,14 @@
   class Plan extends Component {
     constructor() {
       super();
-      this.state = { settings: read(location.hash.slice(1)), search: null, copied: false, unread: unread(location.hash.slice(1)) };
+      this.state = { settings: read(location.hash.slice(1)), search: null, copied: false, unread: unread(location.hash.slice(1)), wrongFields: {} };
       this.set = this.set.bind(this);
     }
 
     componentDidMount() {
       this.follow = () => {
         if (!location.hash.includes("=")) return;
-        this.setState({ unread: unread(location.hash.slice(1)) });
+        this.setState({ unread: unread(location.hash.slice(1)), wrongFields: {} });
         this.show(read(location.hash.slice(1)));
       };
       addEventListener("hashchange", this.follow);
@@ -280,7 +280,7 @@
 
     /** Change some settings. Another model brings its own sizes; what was found by searching is of other settings. */
     set(change) {
-      this.setState({ unread: [] });
+      this.setState({ unread: [], ...("cluster" in change ? { wrongFields: {} } : {}) });
       const settings = { ...this.state.settings, ...change };
       if (change.model) for (const name of Object.keys(baseOf(settings))) if (!(name in change)) delete settings[name];
       this.show(settings);
@@ -299,6 +299,19 @@
         refused = error instanceof SyntaxError ? "This is no JSON: paste the whole file, from { to }." : `${error.message}.`;
       }
       this.setState({ refused: text.trim() ? refused : null });
+    }
+
+    /** Take the own machine's numbers, or keep what was typed in the field and say what is wrong with it. */
+    typeMachine(name, text, fields) {
+      const wrongFields = { ...this.state.wrongFields };
+      delete wrongFields[name];
+      try {
+        planner.cluster.own(dictOf(fields));
+        this.set({ machine: fields });
+      } catch (error) {
+        wrongFields[name] = { text, says: error.message };
+      }
+      this.setState({ wrongFields });
     }
 
     address() {
@@ -347,23 +360,23 @@
       }
     }
 
-    render(_, { settings: s, search, copied, unread: unknown, refused }) {
-      const now = computed(s);
-      if (now.found) this.last = now;
-      const shown = now.found ? now : this.last;
+    render(_, { settings: s, search: searched, copied, unread: unknown, refused, wrongFields }) {
+      const ofMachine = Object.entries(wrongFields).map(([at, { says }]) => ({ at, says })), noMachine = ofMachine.length > 0;
+      const now = noMachine ? { ...computed(s), problems: ofMachine, noMachine, found: null, run: null, margin: null } : computed(s);
+      const search = noMachine ? null : searched;
       const wrong = (name) => now.problems.filter(({ at }) => at === name).map(({ says }) => says).join(" ") || null;
       const drop = (event) => {
         event.preventDefault();
         event.dataTransfer.files[0]?.text().then((text) => this.configure(text));
       };
       return html`<div class="plan" onDragOver=${(event) => event.preventDefault()} onDrop=${drop}>
-        <${Controls} s=${s} now=${now} set=${this.set} wrong=${wrong} best=${() => this.best()} search=${search} refused=${refused} configure=${(text) => this.configure(text)} />
+        <${Controls} s=${s} now=${now} set=${this.set} wrong=${wrong} best=${() => this.best()} search=${search} refused=${refused} configure=${(text) => this.configure(text)}
+          wrongFields=${wrongFields} typeMachine=${(...typed) => this.typeMachine(...typed)} />
         <div class="plan-results">
           ${unknown.length > 0 && html`<p class="plan-wrong" role="status">This page does not know all of the link: ${unknown.join(", ")}.</p>`}
           <${Headline} s=${s} now=${now} />
           <${Compared} s=${s} now=${now} />
-          ${shown && html`<div class=${now.found ? "" : "plan-stale"} aria-hidden=${now.found ? null : "true"} inert=${!now.found}>
-            <${Numbers} s=${s} shown=${shown} /><${Memory} shown=${shown} /><${Step} shown=${shown} /></div>`}
+          ${now.found && html`<${Numbers} s=${s} shown=${now} /><${Memory} shown=${now} /><${Step} shown=${now} />`}
           <${Others} search=${search} now=${now} take=${(layout) => this.take(layout)} />
           ${now.found && html`<${Export} s=${s} now=${now} />`}
           <p class="plan-links"><button type="button" class="plan-button" onClick=${() => this.copy()}>Copy link</button>
@@ -391,9 +404,9 @@
 
   const same = (one, other) => JSON.stringify({ ...one }) === JSON.stringify({ ...other });
 
-  function Controls({ s, now, set, wrong, best, search, refused, configure }) {
+  function Controls({ s, now, set, wrong, best, search, refused, configure, wrongFields, typeMachine }) {
     const { model, layout, cluster } = now, known = baseOf(s), size = { set }, layers = planner.layout.layers_of_fullest_stage(model, layout);
-    const modules = (names) => set({ recompute_modules: inOrder(names), ...(s.recompute === "full" ? {} : { recompute: names.length ? "selective" : "none" }) });
+    const modules = (names) => set({ recompute_modules: inOrder(names), recompute: names.length ? "selective" : "none" });
     const axis = (name, label, most) => html`<${Size} ...${size} name=${name} label=${label} value=${s[name]} most=${most} problems=${wrong(name)} />`;
     const precisions = PRECISIONS.keys().map((name) => [name, name]);
     const has = MODULES.filter((name) => planner.layout.recomputation_rules(model, Layout.from({ ...ONE, recompute_modules: [name] })).next().done);
@@ -414,7 +427,7 @@
         ${html`<${Size} ...${size} name="sequence" label="Tokens per sequence" value=${model.sequence} most=${2 ** 20} />`}
         <${Choice} name="cluster" label="Machine" value=${s.cluster} options=${[...Object.keys(clusters), OWN_MACHINE].map((name) => [name, name])}
           set=${(change) => set({ ...change, machine: change.cluster === OWN_MACHINE ? fieldsOf(cluster) : null })} />
-        ${s.machine && html`<${Machine} s=${s} set=${set} />`}
+        ${s.machine && html`<${Machine} s=${s} set=${set} wrongFields=${wrongFields} type=${typeMachine} />`}
         <details><summary>Fine-tuning: ${s.trained === "lora" ? `LoRA of rank ${s.lora_rank}` : "all weights"}${model.document ? ", packed documents" : ""}</summary>
           <${Choice} name="trained" label="What is trained" value=${s.trained} set=${set} options=${[["all", "all weights"], ["lora", "LoRA adapters"]]} />
           ${s.trained === "lora" && axis("lora_rank", "Rank of the adapters", 256)}
@@ -436,7 +449,7 @@
             the GPUs that are left</label></${Size}>
         <${Buttons} name="zero_stage" label="ZeRO stage" value=${s.zero_stage} set=${set} options=${[0, 1, 2, 3].map((n) => [n, n])} />
         <${Says} name="zero_stage" problems=${wrong("zero_stage")} />
-        <${Buttons} name="recompute" label="Recomputation" value=${s.recompute} set=${set} options=${RECOMPUTE.map((word) => [word, word])} />
+        <${Buttons} name="recompute" label="Recomputation" value=${s.recompute} set=${({ recompute }) => set({ recompute, recompute_modules: [], recompute_layers: 0 })} options=${RECOMPUTE.map((word) => [word, word])} />
         ${axis("micro_batch", "Micro-batch", 16)}${axis("virtual_stages", "Virtual stages", 16)}
         <details><summary>More: parts of recomputation, offloading</summary>
           <fieldset class="plan-buttons"><legend>Recomputed modules</legend><div>${has.map((name) => html`<label><input type="checkbox" name="plan-recompute_modules"
@@ -462,13 +475,14 @@
       </fieldset></form>`;
   }
 
-  /** The numbers of an own machine. What is no number above 0 is not taken. */
-  function Machine({ s, set }) {
-    const type = (fields) => READS.machine(JSON.stringify(fields)) && set({ machine: fields });
+  /** The numbers of an own machine. Without one of them, which must be above 0, there is no result. */
+  function Machine({ s, set, wrongFields, type }) {
     const number = (name, label, value, fields) => html`<div class="plan-control"><label for=${`plan-${name}`}>${label}</label>
-      <input id=${`plan-${name}`} class="plan-number" type="number" step="any" min="0" value=${value} onInput=${({ target }) => type(fields(Number(target.value)))}
-        onBlur=${({ target }) => (target.value = value)} /></div>`;
-    const like = ({ target }) => set({ machine: { ...s.machine, like: target.value, tflops: fieldsOf(clusters[target.value]).tflops } });
+      <input id=${`plan-${name}`} class="plan-number" type="number" step="any" min="0" value=${wrongFields[name]?.text ?? value}
+        aria-describedby=${`plan-${name}-says`} aria-invalid=${String(name in wrongFields)}
+        onInput=${({ target: { value: text } }) => type(name, text, fields(text === "" ? null : Number(text)))} />
+      <${Says} name=${name} problems=${wrongFields[name]?.says} /></div>`;
+    const like = ({ target }) => set({ cluster: OWN_MACHINE, machine: { ...s.machine, like: target.value, tflops: fieldsOf(clusters[target.value]).tflops } });
     return html`<details open><summary>Your machine's numbers</summary>
       <div class="plan-control"><label for="plan-like">${OWN.get("like")}</label><select id="plan-like" class="plan-select" value=${s.machine.like} onChange=${like}>
         ${planner.cluster.CLUSTERS.keys().map((name) => html`<option value=${name} selected=${name === s.machine.like}>${name}</option>`)}</select></div>
@@ -478,23 +492,23 @@
 
   /** The settings as training programs write them. */
   class Export extends Component {
-    render({ s, now: { model, cluster, layout } }, { program = Object.keys(EXPORTS).find((name) => s.software.includes(name)) ?? "megatron", copied }) {
+    render({ s, now: { model, cluster, layout, found } }, { program = Object.keys(EXPORTS).find((name) => s.software.includes(name)) ?? "megatron", copied }) {
       const step = new planner.arithmetic.Step(model, cluster, layout, programs[s.software], s.precision, false, s.trained, s.lora_rank);
-      const text = planner.export.lines(program, step, s.batch).join("\n");
+      const refused = planner.export.refusal(program, s.trained), text = refused ? "" : planner.export.lines(program, step, s.batch, found).join("\n");
       const copy = () => navigator.clipboard.writeText(text).then(() => this.setState({ copied: text }), () => prompt("The settings", text));
       return html`<details class="plan-export"><summary>As settings of a training program</summary>
         <${Buttons} name="program" label="Program" value=${program} set=${({ program }) => this.setState({ program })} options=${Object.entries(EXPORTS)} />
-        <pre tabindex="0" aria-label="Settings">${text}</pre>
-        <p class="plan-links"><button type="button" class="plan-button" onClick=${copy}>Copy settings</button><span role="status">${copied === text ? "Copied." : ""}</span></p></details>`;
+        ${refused ? html`<p class="plan-wrong" role="status">${refused}.</p>` : html`<pre tabindex="0" aria-label="Settings">${text}</pre>
+        <p class="plan-links"><button type="button" class="plan-button" onClick=${copy}>Copy settings</button><span role="status">${copied === text ? "Copied." : ""}</span></p>`}</details>`;
     }
   }
   const EXPORTS = { bridge: "Megatron-Bridge", torchtitan: "torchtitan", megatron: "Megatron-LM" };
 
-  const Headline = ({ s, now: { model, layout, problems, found, run, margin } }) => html`
+  const Headline = ({ s, now: { model, layout, problems, noMachine, found, run, margin } }) => html`
     <div class="plan-headline" aria-live="polite" tabindex="-1"><p>${found
       ? html`${model.name} on ${fixed(s.gpus)} × ${s.cluster}: <strong>${seconds(found.seconds)}</strong> per step${s.trained === "all" && html`, <strong>${percent(found.mfu())}</strong> MFU`}.
         ${" "}${large(1e12 * s.tokens)} tokens take <strong>${short(run.days)} days</strong>.`
-      : html`${model.name} on ${fixed(s.gpus)} × ${s.cluster}: this layout cannot run.`}</p>
+      : html`${model.name} on ${fixed(s.gpus)} × ${s.cluster}: ${noMachine ? "the machine lacks a number" : "this layout cannot run"}.`}</p>
       <p class="plan-layout">${axesOf(layout)}; ${restOf(layout)}; ${large(s.batch * model.sequence)} tokens per step</p>
       ${margin && html`<p class="plan-note">± ${percent(margin.error, 0)}: the median error of ${margin.runs} published runs (${margin.family}).</p>`}
       ${problems.map(({ says }) => html`<p class="plan-wrong">${says}.</p>`)}</div>`;

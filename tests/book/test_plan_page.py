@@ -306,7 +306,8 @@ def test_a_link_carries_all_settings(page, chromium):
     other.open(tab.url)
     read = "JSON.stringify(planning.read(location.hash.slice(1)))"
     chosen = page.evaluate(read)
-    expected = {"expert_ffn": 3072, "shard": 8, "zero_stage": 3, "recompute": "full", "price": 3.5, "ep": 32}
+    # A module in the place of full recomputation.
+    expected = {"expert_ffn": 3072, "shard": 8, "zero_stage": 3, "recompute": "selective", "price": 3.5, "ep": 32}
     expected |= {
         "recompute_modules": ["moe_act"],
         "offload_layers": 3,
@@ -359,7 +360,7 @@ def test_a_layout_that_cannot_run_is_said_beside_its_control(page):
         control.select_option(value) if isinstance(value, str) else control.fill(str(value))
         assert says in tab.locator(f"#plan-{name}-says").inner_text()
         assert "cannot run" in tab.locator(".plan-headline").inner_text()
-        assert tab.locator("div.plan-stale").count() == 1
+        assert tab.locator(".plan-numbers, .plan-step, .plan-export").count() == 0
     tab.get_by_text("Start again").click()
     tab.locator("#plan-tp").fill("2")
     said = tab.locator(".plan-headline .plan-wrong").inner_text()
@@ -460,7 +461,16 @@ def test_a_machine_of_ones_own_starts_as_the_one_that_was_chosen(page, chromium)
     before = shown(page, "MFU")
     tab.locator("#plan-cluster").select_option("your own machine")
     assert shown(page, "MFU") == before
-    tab.locator("#plan-memory_gb").fill("-1")  # no number above 0: not taken
+    for value, says in (
+        ("-1", "memory_gb is -1; it must be a number above 0"), ("0", "memory_gb is 0; it must be a number above 0"),
+        ("", "the machine's field 'memory_gb' is missing"),
+    ):  # fmt: skip
+        tab.locator("#plan-memory_gb").fill(value)
+        tab.locator("#plan-ports").focus()
+        assert says in tab.locator("#plan-memory_gb-says").inner_text()
+        assert says in tab.locator(".plan-headline").inner_text()
+        assert tab.locator("#plan-memory_gb").input_value() == value
+        assert tab.locator(".plan-numbers, .plan-step, .plan-others, .plan-export").count() == 0
     tab.locator("#plan-tflops-bf16").fill("800")
     tab.locator("#plan-memory_gb").fill("40")
     fields = {"like": "H100", "tflops": {"bf16": 800, "fp8": 1979}, "memory_gb": 40, "memory_bandwidth_gb_s": 3350,
@@ -482,9 +492,16 @@ def test_a_machine_of_ones_own_starts_as_the_one_that_was_chosen(page, chromium)
 def test_the_settings_can_be_copied_for_three_programs(page):
     page.page.get_by_text("As settings of a training program").click()
     step = Step(LLAMA3_70B, CLUSTERS["H100"], Layout(dp=16, tp=8, pp=4, virtual_stages=4), SOFTWARE["megatron"])
+    predicted = predict(LLAMA3_70B, CLUSTERS["H100"], step.layout, 512, memory_limit=False)
     for name, program in (("Megatron-LM", "megatron"), ("Megatron-Bridge", "bridge"), ("torchtitan", "torchtitan")):
         page.page.locator(".plan-export label", has_text=name).click()
-        assert page.page.locator(".plan-export pre").text_content().splitlines() == export.lines(program, step, 512)
+        found = page.page.locator(".plan-export pre").text_content().splitlines()
+        assert found == export.lines(program, step, 512, predicted) and "s per step" in found[1]
+    visit(page, trained="lora")
+    page.page.get_by_text("As settings of a training program").click()
+    page.page.locator(".plan-export label", has_text="Megatron-LM").click()
+    assert page.page.locator(".plan-export .plan-wrong").inner_text() == f"{export.refusal('megatron', 'lora')}."
+    assert page.page.locator(".plan-export pre").count() == 0
 
 
 @pytest.mark.browser

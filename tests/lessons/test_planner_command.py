@@ -22,7 +22,8 @@ import ranks
 from planner import Layout, accuracy, huggingface, memory, plan, predict
 from planner.arithmetic import Step, attention, document_balance
 from planner.export import PROGRAMS, lines, stages
-from planner.software import BRIDGE, MEGATRON, META, TORCHTITAN
+from planner.search import FILLED
+from planner.software import BRIDGE, MEGATRON, META, SOFTWARE, TORCHTITAN
 from ranks.cluster import MAY_OWN, OWN, find, own
 from ranks.model import (
     DEEPSEEK_V3,
@@ -127,7 +128,7 @@ def test_an_own_machine_is_what_its_fields_say():
     [
         ({name: None}, f"the machine's field {name!r} is missing: {unit}") for name, unit in OWN.items()
     ] + [
-        ({"colour": 1}, f"a machine has no field 'colour'; it has {', '.join([*OWN, *MAY_OWN])}"),
+        ({"colour": 1, "ports": None}, f"a machine has no field 'colour'; it has {', '.join([*OWN, *MAY_OWN])}"),
         ({"memory_gb": "96 GB"}, "memory_gb is '96 GB'; it must be a number above 0"),
         ({"ports": 0}, "ports is 0; it must be a number above 0"),
         ({"domain": 7.5}, "domain is 7.5; it must be a whole number"),
@@ -168,8 +169,8 @@ DEEPSEEK = {  # Megatron-Bridge v0.6.0, tests/unit_tests/models/deepseek/test_de
     "kv_lora_rank": 512, "max_position_embeddings": 163840, "moe_intermediate_size": 2048, "n_group": 8,
     "n_routed_experts": 256, "n_shared_experts": 1, "num_attention_heads": 128, "num_experts_per_tok": 8,
     "num_hidden_layers": 61, "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "tie_word_embeddings": False, "topk_group": 4, "v_head_dim": 128,
-    "vocab_size": 129280,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000,
+    "tie_word_embeddings": False, "topk_group": 4, "v_head_dim": 128, "vocab_size": 129280,
 }  # fmt: skip
 
 
@@ -253,6 +254,7 @@ def named(program, text):
 CASES = [
     Step(replace(LLAMA3_70B, document=512), H100, Layout(dp=64, tp=4, pp=2, virtual_stages=20), BRIDGE, "fp8"),
     Step(LLAMA3_405B, H100, Layout(dp=4, tp=4, pp=16, cp=4, virtual_stages=4), MEGATRON),
+    Step(replace(LLAMA3_8B, document=512), H100, Layout(dp=4, cp=2), BRIDGE),
     Step(LLAMA3_8B, H100, Layout(dp=16, cp=2, zero_stage=3, shard=8, offload_layers=3), MEGATRON, trained="lora"),
     Step(replace(DEEPSEEK_V3, predicted_ahead=1), find("GB200"), Layout(dp=16, pp=16, ep=8, recompute="full"), BRIDGE,
          "mxfp8"),
@@ -267,7 +269,8 @@ def test_every_exported_option_is_in_the_programs_own_list(program):
     """`program_options.json` was made from the sources at these tags: who adds an option looks it up there."""
     listed = {option for options in OPTIONS[program]["files"].values() for option in options}
     assert PROGRAMS[program][0].split()[1] in OPTIONS[program]["tag"]
-    found = set().union(*(named(program, lines(program, step, 256)) for step in CASES))
+    steps = [step for step in CASES if program == "bridge" or step.trained == "all"]
+    found = set().union(*(named(program, lines(program, step, 256)) for step in steps))
     assert found <= listed and len(found) >= 20
 
 
@@ -286,6 +289,55 @@ def test_megatrons_flags_are_the_layout():
         step = Step(DEEPSEEK_V3, H100, Layout(dp=64, ep=8, **layout), MEGATRON)
         assert ("--overlap-moe-expert-parallel-comm" in lines("megatron", step, 256)) is hides
         assert any("hides experts' all-to-alls only" in line for line in lines("megatron", step, 256)) is not hides
+
+
+def flags_of(model):
+    """Megatron-LM's flags for this model, with their values."""
+    text = lines("megatron", Step(model, H100, Layout(dp=8), MEGATRON), 64)
+    return dict([*line.split(" ", 1), "true"][:2] for line in text if line.startswith("--"))
+
+
+def test_megatrons_flags_are_the_model():
+    """Megatron-LM's own defaults are a rotary base of 10,000, dropouts of 0.1, and no such norms."""
+    llama = flags_of(LLAMA3_8B)
+    assert llama["--rotary-base"] == "500000" and float(llama["--norm-epsilon"]) == 1e-5
+    assert llama["--hidden-dropout"] == llama["--attention-dropout"] == "0"
+    assert "--qk-layernorm" not in llama and "--add-qkv-bias" not in llama and "--rotary-percent" not in llama
+    qwen = flags_of(huggingface.model_of({**QWEN3, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6}))
+    assert (qwen["--rotary-base"], float(qwen["--norm-epsilon"]), qwen["--qk-layernorm"]) == ("1000000", 1e-6, "true")
+    table = {"rope_theta": 500000.0, "rope_type": "default"}
+    new = huggingface.model_of({**LLAMA2, "rope_parameters": table})
+    assert (new.rotary_base, new.rotary_scaling) == (500000, "")
+    assert huggingface.model_of({**LLAMA2, "rope_parameters": {**table, "rope_type": "yarn"}}).rotary_scaling == "yarn"
+    old = flags_of(huggingface.model_of({**LLAMA2, "model_type": "qwen2"}))
+    assert old["--add-qkv-bias"] == "true" and "--rotary-base" not in old
+    assert flags_of(DEEPSEEK_V3)["--qk-layernorm"] == "true" and flags_of(DEEPSEEK_V3)["--rope-type"] == "rope"
+    neox = {**LLAMA2, "model_type": "gpt_neox", "rotary_pct": 0.25, "rotary_emb_base": 10000, "layer_norm_eps": 1e-5}
+    neox = flags_of(huggingface.model_of(neox))
+    assert (neox["--normalization"], neox["--rotary-percent"], neox["--rotary-base"]) == ("LayerNorm", "0.25", "10000")
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"rope_theta": None}, "--rotary-base"), ({"rms_norm_eps": None}, "--norm-epsilon"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "--rope-scaling-factor"),
+        ({"rope_scaling": {"type": "yarn"}}, "--rotary-scaling-factor"),
+        ({"model_type": "smollm3"}, "--no-rope-freq"), ({"model_type": "gemma"}, "--apply-layernorm-1p"),
+        ({"model_type": "gemma2", "sliding_window": 4096}, "--window-attn-skip-freq"),
+        ({**DEEPSEEK, "model_type": "kimi_k2"}, "--moe-router-enable-expert-bias"),
+        ({**QWEN3}, "--moe-aux-loss-coeff"),
+    ],
+)  # fmt: skip
+def test_what_flags_do_not_say_of_a_model_is_a_note_with_the_flag_to_set(changes, flag):
+    known = {**LLAMA2, "rope_theta": 10000, "rms_norm_eps": 1e-5}
+    found = [], []
+    for config, said in zip((known, {**known, **changes}), found, strict=True):
+        text = lines("megatron", Step(huggingface.model_of(config), H100, Layout(dp=8), MEGATRON), 64)
+        said += [line for line in text if line.startswith("# note: ")]
+    assert not found[0] and flag in " ".join(found[1])
+    listed = {option for options in OPTIONS["megatron"]["files"].values() for option in options}
+    assert set(re.findall(r"--[\w-]+", " ".join(found[1]))) <= listed
 
 
 @pytest.mark.parametrize("layers", [32, 61, 62, 80, 126])
@@ -311,16 +363,30 @@ def test_bridges_overrides_and_torchtitans_tables_are_the_layout():
         "train.global_batch_size=1024", "dataset.enable_offline_packing=true", "model.recompute_granularity=null",
     ):  # fmt: skip
         assert expected in bridge
-    assert "--mode sft:" in bridge[0] and "--mode lora:" in lines("bridge", CASES[2], 1024)[0]
-    assert "peft.dim=32" in lines("bridge", CASES[2], 1024) and "--sft" in lines("megatron", CASES[0], 1024)
-    assert "'model.recompute_modules=[layernorm]'" in lines("bridge", CASES[4], 8)
-    tables = tomllib.loads("\n".join(lines("torchtitan", CASES[5], 64)))
+    assert "--mode sft:" in bridge[0] and "--mode lora:" in lines("bridge", CASES[3], 1024)[0]
+    assert "peft.dim=32" in lines("bridge", CASES[3], 1024) and "--sft" in lines("megatron", CASES[0], 1024)
+    assert "'model.recompute_modules=[layernorm]'" in lines("bridge", CASES[5], 8)
+    tables = tomllib.loads("\n".join(lines("torchtitan", CASES[6], 64)))
     assert tables["model"] == {"name": "llama3", "flavor": "8B"}
     assert tables["training"]["local_batch_size"] == 8 and tables["training"]["global_batch_size"] == 64
     assert tables["parallelism"]["pipeline_parallel_schedule"] == "ZBVZeroBubble"
     assert tables["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "4"}
-    hybrid = tomllib.loads("\n".join(lines("torchtitan", CASES[2], 64)))["parallelism"]
+    hybrid = tomllib.loads("\n".join(lines("torchtitan", replace(CASES[3], trained="all"), 64)))["parallelism"]
     assert (hybrid["data_parallel_replicate_degree"], hybrid["data_parallel_shard_degree"]) == (4, 4)
+
+
+def test_fine_tuning_with_context_parallelism_has_what_bridge_asserts():
+    """A loss per token, no mean in the collective, and documents padded to 2 cp (v0.6.0, training/config.py:1443)."""
+    asserted = ["model.calculate_per_token_loss=true", "ddp.average_in_collective=false"]
+    padded = "dataset.offline_packing_specs.pad_seq_to_mult=8"
+    note = "# note: if the recipe packs sequences: set offline_packing_specs.pad_seq_to_mult = 8"
+    for document, trained, cp, has in (
+        (512, "all", 4, [*asserted, padded]), (512, "lora", 4, [*asserted, padded]),
+        (None, "lora", 4, [*asserted, note]), (None, "all", 4, []), (512, "all", 1, []),
+    ):  # fmt: skip
+        step = Step(replace(LLAMA3_70B, document=document), H100, Layout(tp=8, cp=cp), BRIDGE, trained=trained)
+        text = lines("bridge", step, 64)
+        assert [line for line in [*asserted, padded, note] if line in text] == has
 
 
 @pytest.mark.parametrize(
@@ -340,8 +406,9 @@ def test_what_a_program_cannot_do_is_one_line(program, changes, note):
     assert any(line.startswith(f"# note: {note}") for line in text), text[:4]
     plain = lines("megatron", Step(LLAMA3_8B, H100, Layout(dp=8), MEGATRON), 64)
     assert not any(line.startswith("# note") for line in plain)
-    adapters = lines("megatron", Step(LLAMA3_8B, H100, Layout(dp=8), MEGATRON, trained="lora"), 64)
-    assert "# note: it has no LoRA; use Megatron-Bridge" in adapters
+    for program in ("megatron", "torchtitan"):
+        with pytest.raises(ValueError, match=f"^{PROGRAMS[program][0]} has no LoRA; export to Megatron-Bridge"):
+            lines(program, Step(LLAMA3_8B, H100, Layout(dp=8), MEGATRON, trained="lora"), 64)
     with pytest.raises(ValueError, match="no program 'jax'; there are megatron, bridge, torchtitan"):
         lines("jax", CASES[0], 64)
 
@@ -422,18 +489,42 @@ def test_a_layout_that_does_not_fit_says_so(capsys):
     assert ": DOES NOT FIT\n" in capsys.readouterr().out
 
 
-def test_an_export_is_its_lines_alone(capsys):
-    assert command.main([*SMALL, "--export", "bridge"]) == 0
-    text = capsys.readouterr().out.splitlines()
+def test_what_is_fixed_stays_and_the_rest_is_searched(capsys):
+    free, fixed = said(capsys, *SMALL), said(capsys, *SMALL, "--fix", "tp=4,micro_batch=2")
+    assert free["layout"]["tp"] != 4 and (fixed["layout"]["tp"], fixed["layout"]["micro_batch"]) == (4, 2)
+    assert fixed["seconds"] > free["seconds"] and fixed["fits"]
+    assert all(
+        "tp 4 " in other["layout_words"] and "micro-batch 2," in other["layout_words"] for other in fixed["others"]
+    )
+    # To fix what the free search found changes nothing.
+    again = said(capsys, *SMALL, "--fix", free["layout_text"].split(",")[0])
+    assert again["seconds"] == free["seconds"]
+
+
+def test_an_export_is_its_lines_alone_with_step_and_memory(capsys):
     best = plan(LLAMA3_8B, H100, 64, 256, software=BRIDGE).best
-    assert text == lines("bridge", Step(LLAMA3_8B, H100, best.layout, BRIDGE), 256)
+    step = Step(LLAMA3_8B, H100, best.layout, BRIDGE)
+    takes = f"{best.seconds:.2f} s per step, {best.nbytes / 1e9:.0f} of {H100.memory / 1e9:.0f} GB per GPU"
+    settings = [line for line in lines("bridge", step, 256) if not line.startswith("#")]
+    for named in ([], ["--software", "megatron bridge"]):
+        assert command.main([*SMALL, "--export", "bridge", *named]) == 0
+        text = capsys.readouterr().out.splitlines()
+        searched = [line for line in text[:3] if line.startswith("# searched with megatron bridge's own formats")]
+        assert len(searched) == (not named) and f"# predicted for megatron bridge: {takes}" in text[:3]
+        assert [line for line in text if not line.startswith("#")] == settings
+    layout = ["--layout", "dp=64", "--software", "megatron", "--export", "bridge"]
+    assert command.main([*SMALL, *layout]) == 0
+    second = capsys.readouterr().out.splitlines()[1]
+    assert second.startswith("# predicted for megatron: ") and second.endswith(" of 86 GB per GPU: DOES NOT FIT")
 
 
 def test_the_list_names_what_is_known(capsys):
     assert command.main(["--list"]) == 0
     text = capsys.readouterr().out
-    for name in ("Llama 3 405B", "GB300 NVL72", "torchtitan v0.2.2", "qwen3_moe", "megatron bridge"):
+    for name in ("Llama 3 405B", "GB300 NVL72", "torchtitan v0.2.2", "qwen3_moe"):
         assert name in text
+    assert list(SOFTWARE) == re.findall(r"^  (.*?): .+", text.split("software\n")[1].split("--export")[0], re.MULTILINE)
+    assert "  bridge 26.06: the same, containers 26.06 and 26.08\n" in text
 
 
 @pytest.mark.parametrize(
@@ -450,6 +541,11 @@ def test_the_list_names_what_is_known(capsys):
         ("'Llama 3 8B' --gpus 8 --batch 8 --precision nvfp4", "H100 has no 'nvfp4'; it has bf16, fp8, mxfp8"),
         ("'Llama 3 8B' --gpus 8 --batch 8 --software jax", "no software 'jax'; there are megatron"),
         ("'Llama 3 8B' --gpus 8 --batch 8 --export jax", "argument --export: invalid choice: 'jax'"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --fix tq=4", "--fix has 'tq=4'; it may have whole numbers for dp, tp, pp"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --fix tp=two", "--fix has 'tp=two'; it may have whole numbers for dp, tp"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --fix tp=3", "no layout of 8 GPUs and 8 sequences has tp=3; fix other"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --fix tp=4 --layout dp=8", "--layout predicts one layout, and --fix"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --lora --export megatron", "Megatron-LM core_v0.19.0 has no LoRA; export to"),
         ("'Llama 3 8B' --gpus 8 --batch 8 --layout dp=8,tq=4", "--layout has 'tq'; it may have dp, tp, pp"),
         ("'Llama 3 8B' --gpus 8 --batch 8 --layout dp=8,tp=two", "--layout has 'tp=two'; tp must be a whole number"),
         ("'Llama 3 8B' --gpus 8 --batch 8 --layout tp=3", "dp 1 x tp 3 x pp 1 x cp 1 = 3 ranks, but there are 8 GPUs"),
@@ -457,6 +553,14 @@ def test_the_list_names_what_is_known(capsys):
         ("'Llama 3 8B' --gpus 8 --batch 8 --layout zero_stage=2", "megatron has no ZeRO-2; choose another layout"),
         ("'Llama 3 8B' --gpus 8 --batch 8 --layout recompute_modules=mlp,recompute_layers=4",
          "recompute_modules and recompute_layers are both set: programs recompute one or the other"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --layout recompute=full,recompute_layers=10",
+         "recompute is 'full', which leaves nothing to recompute_layers; set one alone"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --layout recompute=full,recompute_modules=mlp",
+         "recompute is 'full', which leaves nothing to recompute_modules; set one alone"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --layout recompute=full,offload_layers=4",
+         "recompute is 'full', which leaves nothing to offload_layers; set one alone"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --layout recompute=selective,recompute_layers=4",
+         "recompute is 'selective', which leaves nothing to recompute_layers; set one alone"),
         ("'Llama 3 405B' --gpus 8 --batch 8", "Llama 3 405B does not fit 8 GPUs: dp 1 tp 4 pp 2"),
         ("'Llama 3 8B' --gpus 64 --batch 7 --sequence 17", "no layout of 64 GPUs divides a batch of 7 sequences; "
          "choose another, as 64"),
@@ -469,6 +573,8 @@ def test_the_list_names_what_is_known(capsys):
         ("--config half.json --gpus 8 --batch 8", "half.json has no configuration in JSON: Expecting"),
         ("--config mamba.json --gpus 8 --batch 8", "the architecture 'mamba2' (model_type) is not known; known are"),
         ("'Llama 3 8B' --gpus 8 --batch 8 --machine half.toml", "the machine's field 'memory_gb' is missing: 10⁹"),
+        ("'Llama 3 8B' --gpus 8 --batch 8 --machine typo.toml", "typo.toml: nvlink_gbs is no field; did you mean "
+         "nvlink_gb_s?"),
         ("'Llama 3 8B' --gpus 8 --batch 8 --machine flat.toml", "flat.toml: tflops must be a table"),
     ],
 )  # fmt: skip
@@ -477,6 +583,7 @@ def test_what_cannot_be_answered_is_one_line_and_status_2(arguments, message, tm
     for name, text in (
         ("list.json", "[1]"), ("half.json", "{"), ("mamba.json", '{"model_type": "mamba2"}'),
         ("half.toml", 'like = "H100"\ntflops = { bf16 = 989 }\n'),
+        ("typo.toml", TOML.replace("nvlink_gb_s", "nvlink_gbs")),
         ("flat.toml", TOML.replace("{ bf16 = 840, fp8 = 1680 }", "840")),
     ):  # fmt: skip
         Path(name).write_text(text, encoding="utf-8")
@@ -507,6 +614,8 @@ def test_the_examples_of_the_readme_run(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert said(capsys, *SMALL, "--machine", "mine.toml")["machine"] == "mine"
     assert own(tomllib.loads(TOML)).memory == 96e9
+    assert f"the 141 of an H200 are {find('H200').memory / 1e9:.0f} here" in TOML
+    assert f"at most {FILLED:.0%} of the memory".replace("%", " %") in README
 
 
 def test_the_planner_installs_by_itself(tmp_path):
