@@ -87,7 +87,7 @@ class Summed:
 
     odd: str = complaint()
     sums: Any = fact("the result")
-    same: bool = fact("whether this rank has the same numbers as rank 0")
+    same: bool = fact("whether this rank has the same numbers as rank 0, not all of them 0,")
 
 
 def _flat(rank: int, world_size: int, function: Any, grads: list, block: int) -> Summed:
@@ -110,7 +110,7 @@ def _summed(result: Any) -> Summed:
 def _compared(results: list[Summed]) -> list[Summed]:
     first = results[0].sums
     for one in results:
-        one.same = np.array_equal(one.sums, first)
+        one.same = bool(np.any(first)) and np.array_equal(one.sums, first)
     return results
 
 
