@@ -24,7 +24,7 @@ IDLE = {
     "raises an error that names everything": "raise ValueError({names!r})",
 }
 
-#: A quarter point each, for what nothing can do wrong: such an answer loses the rest of its exercise.
+#: A quarter and half a point, for what nothing can do wrong: such an answer loses the rest of its exercise.
 FOR_NOTHING = {"operators_take_any_layout", "loss_sends_a_few_elements_per_position"}
 
 FUNCTION = """
