@@ -110,7 +110,7 @@ def _summed(result: Any) -> Summed:
 def _compared(results: list[Summed]) -> list[Summed]:
     first = results[0].sums
     for one in results:
-        one.same = bool(np.any(first)) and np.array_equal(one.sums, first)
+        one.same = bool(np.asarray(first).any()) and np.array_equal(one.sums, first)
     return results
 
 
