@@ -243,7 +243,7 @@ def attempt(body: Callable, subjects: tuple, seed: int, launches: Launches | Non
         text, became = f"Your code raised {kind}: {error}", _what_became_of(error)
         if fault := faults.of_check(error, body, subjects):
             text, became = CANNOT_JUDGE.format(f"{kind}: {error}"), (WRONG, "")
-        raised = CheckFailed(text, _case_of(error), got, (), *became, ("raised", got), fault)
+        raised = CheckFailed(text, _case_of(error), got, *became, ("raised", got), fault)
         raised.__cause__ = error
         return raised
     return None

@@ -76,13 +76,12 @@ class CheckFailed(AssertionError):
         message: str,
         case: str = "",
         got: Any = None,
-        hints: Iterable[Hint] = (),
         kind: str = WRONG,
         error: str = "",
         compared: Any = None,
         fault: str = "",
     ):
-        self.failure = Failure(kind, str(error), message, case, hints=list(hints), fault=fault)
+        self.failure = Failure(kind, str(error), message, case, fault=fault)
         self.got, self.compared = got, (case, got) if compared is None else compared
         #: The messages of the ranks that failed, if any: for a picture of them.
         self.ledger: Any = None

@@ -96,6 +96,11 @@ class CellOutcome(Outcome):
     properties: list[Tried] = field(default_factory=list)
 
     @property
+    def by_machine(self) -> str:
+        """What the gradebook says of it, unless a person writes something else."""
+        return " ".join([*self.notes, self.comment]).strip()
+
+    @property
     def passed(self) -> bool:
         """Do all properties of an exercise hold?"""
         return bool(self.properties) and all(one.holds for one in self.properties)

@@ -77,8 +77,6 @@ def run_again(course: Course, student: str, lesson: str, test: str) -> tuple[nbf
     nb.cells = [cell for cell in nb.cells if notebook.nbgrader_role(cell) != "grade" or cell.id == test]
     executed = nbformat.reads(workers.execute(task.with_cells(nbformat.writes(nb))), as_version=4)
     cells = {cell.id: cell for cell in executed.cells}
-    found, problem = (
-        {name: outcome.of_metadata(cell) for name, cell in cells.items()},
-        executed.metadata.autograder.problem,
-    )
+    found = {name: outcome.of_metadata(cell) for name, cell in cells.items()}
+    problem = executed.metadata.autograder.problem
     return cells[test], scoring.comment(found[test], found.get(test.removesuffix("-test")), problem)

@@ -148,7 +148,9 @@ def test_hints_are_shown_once_each_after_the_message(names):
     known = {"adds": Hint("adds", "You added two <of> them."), "takes": Hint("takes", "You took one.")}
     nb = lesson()
     test = cell(nb, "07-ex1-double-test")
-    failure = run_cells.failure_of(Reply("error", raised=CheckFailed("x is 3", "2 ranks", hints=map(known.get, names))))
+    raised = CheckFailed("x is 3", "2 ranks")
+    raised.failure.hints = list(map(known.get, names))
+    failure = run_cells.failure_of(Reply("error", raised=raised))
     failures = failure, replace(failure, message="y is 4")
     tried = [Tried("error", one, name=name, says=name, points=1) for name, one in zip("ab", failures, strict=True)]
     outcome.to_metadata(test, CellOutcome(properties=tried))

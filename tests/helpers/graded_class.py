@@ -38,7 +38,8 @@ def stopped(status: str, name: str = "", text: str = "", **more) -> CellOutcome:
 
 def failed(*answers: Answer) -> CellOutcome:
     """What is written down about a test whose check failed as these known wrong answers do."""
-    raised = CheckFailed("double(3) is 5", hints=[Hint(one.name, one.hint) for one in answers])
+    raised = CheckFailed("double(3) is 5")
+    raised.failure.hints = [Hint(one.name, one.hint) for one in answers]
     return CellOutcome("error", run_cells.failure_of(Reply("error", raised=raised)))
 
 

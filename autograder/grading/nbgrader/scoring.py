@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import nbformat
 from nbgrader.api import Gradebook
@@ -22,7 +22,7 @@ from autograder.checking.check import NOT_WRITTEN_YET
 from autograder.checking.expect import DIED, UNWRITTEN, WRONG, Failure, with_case
 from autograder.grading import limits, outcome
 from autograder.grading.nbgrader import late
-from autograder.grading.outcome import OUT_OF_TIME, OUTDATED, TIMEOUT, CellOutcome, Tried
+from autograder.grading.outcome import OUT_OF_TIME, OUTDATED, TIMEOUT, CellOutcome, Outcome, Tried
 from autograder.grading.running.run_cells import is_test
 from autograder.lessons import course_settings
 from autograder.lessons.notebook import answer_of, nbgrader_role
@@ -177,7 +177,7 @@ def about_python(nb: nbformat.NotebookNode) -> list[str]:
     saved_with = tuple(map(int, theirs.split("."))) if theirs else here
     for cell in nb.cells:
         found = outcome.of_metadata(cell)
-        lost: list[Any] = list(found.lost) if is_test(cell) else [found]
+        lost: Sequence[Outcome] = found.lost if is_test(cell) else [found]
         for failure in (one.failure for one in lost if one.failure):
             message, needs = failure.message, [here]
             if failure.error == "SyntaxError":
@@ -289,5 +289,5 @@ def save(
         grade.needs_manual_grade = again if grade.manual_score is not None else grade.auto_score is None
         comment = comments.get(grade.name if by_person else answer_of(grade.name))
         if comment is not None:
-            comment.auto_comment = " ".join([*ours.notes, ours.comment]).strip() or None
+            comment.auto_comment = ours.by_machine or None
     gradebook.db.commit()

@@ -167,7 +167,7 @@ def _item(
     cell: nbformat.NotebookNode, ours: CellOutcome, answer: nbformat.NotebookNode | None, comment: str | None
 ) -> dict:
     """What the page says about whatever has points. comment: the gradebook's, which a person may have written."""
-    by_machine, role = " ".join([*ours.notes, ours.comment]).strip(), cell.metadata.nbgrader
+    role = cell.metadata.nbgrader
     return {
         "title": title(cell.id, ours.functions),
         "anchor": answer_of(cell.id),
@@ -176,7 +176,7 @@ def _item(
         "properties": [],
         "failures": [],
         "notes": ours.notes,
-        "comment": comment if comment and comment != by_machine else "",
+        "comment": comment if comment and comment != ours.by_machine else "",
         "entered": False,
         "outdated": role.get("outdated", False),
         "by_hand": False,

@@ -110,8 +110,7 @@ def _carry(test: CellOutcome, holds: set[str], because_of: list[str], told: bool
     """
     for at, one in enumerate(test.properties):
         if one.status != OK and one.name in holds:
-            kept = one.status, one.name, one.says, one.points
-            test.properties[at] = Tried(kept[0], name=kept[1], says=kept[2], points=kept[3], carried=because_of)
+            test.properties[at] = Tried(one.status, name=one.name, says=one.says, points=one.points, carried=because_of)
         elif one.status != OK and told:
             one.own_error_beside = because_of
     return test.passed
