@@ -78,7 +78,7 @@ class CellOutcome(Outcome):
     """What became of a cell; of a test, with that of the properties of its exercise, the core first.
 
     seconds: of all its `runs`. left_out: had fresh kernels no time for it? setup: is it the lesson's own, put back?
-    instead_of: the setup cell in whose place it stands. notes: what was mended. unwritten: does its answer hold the
+    instead_of: the setup cell in whose place it stands. notes: what was repaired. unwritten: does its answer hold the
     stub? functions: those that it tries. all_or_nothing: do its properties count only with the core? comment: what the
     gradebook says of it.
     """

@@ -94,8 +94,8 @@ def build(folder: Path) -> Toy:
     (toy.root / "submitted" / "gus" / LESSON).mkdir(parents=True)
     toy.course.write_grade("gus", LESSON, "", RuntimeError("the autograder failed"))
     missing, changed = ["The test cell was missing."], ["The test cell had been changed."]
-    mended = {"ex1": missing, "ex2": changed, "ex3": missing}
-    fill(toy, "ivy", **{name: CellOutcome("ok", notes=notes) for name, notes in mended.items()})
+    repaired = {"ex1": missing, "ex2": changed, "ex3": missing}
+    fill(toy, "ivy", **{name: CellOutcome("ok", notes=notes) for name, notes in repaired.items()})
     fill(toy, "jon", ex1=WRONG, ex2=WRONG, ex3=WRONG)
     fill(toy, "kim", ex2=WRONG)
     give(toy, "kim", "07-ex2-square-test", 1.5)

@@ -109,7 +109,7 @@ class Named:
 
 @dataclass
 class Restored:
-    """The cells to run; for each test what was mended, a sentence each; the names of answers never written."""
+    """The cells to run; for each test what was repaired, a sentence each; the names of answers never written."""
 
     named: list[Named]
     notes: dict[str, list[str]] = field(default_factory=dict)
@@ -330,7 +330,7 @@ class RestoreCells(NbGraderPreprocessor):
     """Takes the place of nbgrader's DeduplicateIds, OverwriteCells, OverwriteKernelspec and ClearOutput."""
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
-        """The notebook to grade. What was mended stays with each test, in its `metadata.autograder.notes`."""
+        """The notebook to grade. What was repaired stays with each test, as the notes of its `CellOutcome`."""
         where = resources["nbgrader"]
         course = CourseDirectory(config=self.config)
         with Gradebook(where["db_url"]) as gradebook:
