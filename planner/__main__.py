@@ -19,7 +19,7 @@ from planner.arithmetic import Step
 from planner.layout import Layout, LayoutError, check
 from planner.prediction import Prediction, predict
 from planner.search import FIXED, Plan, plan
-from planner.software import ABOUT, LORA_RANK, PRECISIONS, SOFTWARE, Software
+from planner.software import ABOUT, LORA_RANK, PRECISIONS, SOFTWARE
 from ranks.cluster import CLUSTERS, GB, MAY_OWN, OWN, Cluster, find, own
 from ranks.model import MODELS, Model, parameters
 
@@ -202,6 +202,7 @@ def answer(options: argparse.Namespace) -> dict[str, Any]:
         given = (model, machine, options.gpus, options.batch, options.precision, software, trained)
         found = plan(*given, lora_rank=rank, fixed=fixed)
         best = found.best
+    near = accuracy.margin(best, software, trained)
     step = Step(model, machine, best.layout, software, options.precision, trained=trained, lora_rank=rank)
     said = {
         "model": model.name, "parameters": parameters(model).total, "machine": machine.name,
@@ -210,7 +211,7 @@ def answer(options: argparse.Namespace) -> dict[str, Any]:
         "lora_rank": rank if options.lora else None, "layout": asdict(best.layout), "layout_text": as_text(best.layout),
         "layout_words": str(best.layout), "seconds": best.seconds,
         "tokens_per_gpu_per_second": best.tokens_per_gpu_per_second, "mfu": best.mfu(),
-        "margin": margin(best, software, machine, options), "time": dict(best.time), "memory": dict(best.memory),
+        "margin": {**asdict(near), "words": near.words}, "time": dict(best.time), "memory": dict(best.memory),
         "memory_per_gpu": machine.memory, "fits": best.nbytes <= machine.memory, "tight": bool(found and found.tight),
         "others": others(found) if found else [], "rejected": rejected(found) if found else None,
     }  # fmt: skip
@@ -224,13 +225,6 @@ def answer(options: argparse.Namespace) -> dict[str, Any]:
         own = f"# {done} with {software.name}'s own formats and rules, since --software names no other"
         said["export"] = [head, *([] if options.software else [own]), *rest]
     return said
-
-
-def margin(best: Prediction, software: Software, machine: Cluster, options: argparse.Namespace) -> dict[str, Any]:
-    """± and the runs behind it; `unlike`: what of this run is in none of them."""
-    found = accuracy.margin(best, software)
-    new = {"LoRA": options.lora, "packed documents": options.documents, "this machine": machine.name not in CLUSTERS}
-    return {**found._asdict(), "unlike": [what for what, is_new in new.items() if is_new]}
 
 
 def others(found: Plan) -> list[dict[str, Any]]:
@@ -269,7 +263,6 @@ def table(said: dict[str, Any]) -> list[str]:
     held, near = sum(said["memory"].values()), said["margin"]
     lora = f", LoRA of rank {said['lora_rank']}" if said["lora_rank"] else ""
     packed = f" (documents of {said['document']:,})" if said["document"] else ""
-    unlike = f"; none with {' or '.join(near['unlike'])}" if near["unlike"] else ""
     mfu = f", MFU {said['mfu']:.1%} of bf16"
     tight = ", tight" if said["tight"] else "" if said["fits"] else ": DOES NOT FIT"
     lines = [
@@ -278,8 +271,7 @@ def table(said: dict[str, Any]) -> list[str]:
         f"{said['batch']:,} sequences of {said['sequence']:,} tokens{packed} per step", "",
         f"layout   {said['layout_words']}",
         f"         --layout {said['layout_text'] or 'dp=1'}",
-        f"step     {said['seconds']:.3g} s ± {near['error']:.1%}, the median error of {near['runs']} published runs "
-        f"({near['family']}{unlike})",
+        f"step     {said['seconds']:.3g} s ± {near['error']:.1%}, {near['words']}",
         f"speed    {said['tokens_per_gpu_per_second']:,.0f} tokens/s per GPU{'' if lora else mfu}",
         f"memory   {held / GB:.0f} of {said['memory_per_gpu'] / GB:.0f} GB{tight}",
     ]  # fmt: skip

@@ -6,22 +6,14 @@ import json
 import statistics
 from collections import defaultdict
 from functools import lru_cache
-from typing import NamedTuple
 
 from planner import calibrate, rows
+from planner.margin import Margin, kind, nearest
 from planner.prediction import Prediction
 from planner.software import Software
 
 #: A family has at least so many runs, or the errors of all runs of its kind of model count.
 LEAST_RUNS = 5
-
-
-class Margin(NamedTuple):
-    """± for a prediction: the median error of throughput, of so many published runs of this family."""
-
-    error: float
-    runs: int
-    family: str
 
 
 @lru_cache(maxsize=1)
@@ -32,17 +24,12 @@ def compared_runs() -> tuple[rows.Comparison, ...]:
     return tuple(rows.compare(rows.read(row)) for row in used)
 
 
-def kind(experts: bool) -> str:
-    """The kind of a model in words."""
-    return "mixtures of experts" if experts else "dense models"
-
-
 @lru_cache(maxsize=1)
 def margins() -> dict[str, Margin]:
     """ "program, kind" → the margin of a program for a kind of model, and of all programs under the kind alone."""
     errors: dict[str, list[float]] = defaultdict(list)
     for compared in compared_runs():
-        words = kind(bool(compared.run.model.experts))
+        words = kind(compared.run.model)
         errors[words].append(abs(compared.error))
         errors[f"{compared.run.software.name}, {words}"].append(abs(compared.error))
     return {
@@ -52,7 +39,6 @@ def margins() -> dict[str, Margin]:
     }
 
 
-def margin(prediction: Prediction, software: Software) -> Margin:
-    """± of a prediction of this program's speed."""
-    words = kind(bool(prediction.model.experts))
-    return margins().get(f"{software.name}, {words}") or margins()[words]
+def margin(prediction: Prediction, software: Software, trained: str = "all") -> Margin:
+    """± of a prediction of this program's speed. trained: as `predict` has it."""
+    return nearest(margins(), prediction, software, trained)

@@ -286,6 +286,8 @@ MAY_OWN = {
     "host_gpus": "GPUs that share this link",
     "host_memory_gb": "10⁹ bytes of the host's memory per GPU",
 }
+#: The `source` of a machine of your own.
+OWN_SOURCE = "a machine of your own"
 
 
 def own(given: Mapping[str, Any]) -> Cluster:
@@ -326,7 +328,7 @@ def own(given: Mapping[str, Any]) -> Cluster:
         host_link=given["host_link_gb_s"] * GB if "host_link_gb_s" in given else known.host_link,
         host_gpus=given.get("host_gpus") or known.host_gpus,
         host_memory=given["host_memory_gb"] * GB if "host_memory_gb" in given else known.host_memory,
-        source="a machine of your own",
+        source=OWN_SOURCE,
     )
 
 

@@ -104,7 +104,7 @@ def constants() -> dict[str, Any]:
     """What the page's script shows besides the planner: published runs, their machines, errors, and words of terms."""
     machines = {run.cluster.name: asdict(run.cluster) for run in map(rows.read, published_runs())}
     own = {name: machine for name, machine in machines.items() if name not in cluster.CLUSTERS}
-    margins = {family: [found.error, found.runs] for family, found in accuracy.margins().items()}
+    margins = {family: asdict(found) for family, found in accuracy.margins().items()}
     return {"presets": presets(), "machines": own, "margins": margins, "TIME": TIME, "MEMORY": MEMORY}
 
 

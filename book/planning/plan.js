@@ -18,6 +18,7 @@
   const objectOf = (dict) => Object.fromEntries(dict.items());
   const clusters = objectOf(planner.cluster.CLUSTERS), programs = objectOf(planner.software.SOFTWARE), models = objectOf(planner.model.MODELS);
   for (const [name, machine] of Object.entries(given.machines)) clusters[name] = machineOf(planner, machine);
+  const margins = new planner.Dict(Object.entries(given.margins).map(([family, found]) => [family, planner.margin.Margin.from(found)]));
   /** Plain data as Python has it: objects are dictionaries. */
   const dictOf = (data) => (data && typeof data === "object" && !Array.isArray(data)
     ? new planner.Dict(Object.entries(data).map(([key, value]) => [key, dictOf(value)])) : data);
@@ -140,15 +141,14 @@
     const found = { seconds: step, nbytes, tokens_per_gpu_per_second, room: cluster.memory, time: objectOf(prediction.time), memory: objectOf(prediction.memory),
       mfu: (counting) => prediction.mfu(counting), flops: (counting) => prediction.flops_per_gpu_per_second(counting) };
     const perSecond = (s.batch * model.sequence) / step, seconds = (s.tokens * 1e12) / perSecond / (s.share / 100);
-    const hours = (seconds / 3600) * s.gpus, kind = model.experts ? "mixtures of experts" : "dense models";
+    const hours = (seconds / 3600) * s.gpus, margin = planner.margin.nearest(margins, prediction, programs[s.software], s.trained);
     const run = { perSecond, days: seconds / 86400, hours, energy: hours * s.power, cost: hours * s.price };
-    const family = [`${s.software}, ${kind}`, kind].find((words) => given.margins[words]), [error, runs] = given.margins[family];
     try {
       predict(true);
     } catch (error) {
       problems.push({ at: error.setting, says: error.message });
     }
-    return { model, layout, cluster, problems, found, run, margin: { family, error, runs } };
+    return { model, layout, cluster, problems, found, run, margin };
   }
 
   /** The search, in a worker: what it finds as plain data, or what it says. */
@@ -510,7 +510,7 @@
         ${" "}${large(1e12 * s.tokens)} tokens take <strong>${short(run.days)} days</strong>.`
       : html`${model.name} on ${fixed(s.gpus)} × ${s.cluster}: ${noMachine ? "the machine lacks a number" : "this layout cannot run"}.`}</p>
       <p class="plan-layout">${axesOf(layout)}; ${restOf(layout)}; ${large(s.batch * model.sequence)} tokens per step</p>
-      ${margin && html`<p class="plan-note">± ${percent(margin.error, 0)}: the median error of ${margin.runs} published runs (${margin.family}).</p>`}
+      ${margin && html`<p class="plan-note">± ${percent(margin.error, 0)}: ${margin.words}.</p>`}
       ${problems.map(({ says }) => html`<p class="plan-wrong">${says}.</p>`)}</div>`;
 
   /** The published value beside the predicted one, while the settings are those of a published run. */

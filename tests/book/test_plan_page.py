@@ -273,9 +273,10 @@ def test_a_link_with_settings_shows_what_the_planner_says(page, draw):
         assert not differences(python, found), given
         terms = page.page.locator(".plan-step tbody tr:not(.plan-group)").count()
         assert terms == sum(seconds > 1e-9 * python.seconds for seconds in python.time.values())
-        margin = accuracy.margin(python, given[5])
+        margin = accuracy.margin(python, given[5], given[6])
         said = page.page.locator(".plan-headline .plan-note").inner_text()
         assert said.startswith(f"± {100 * margin.error:.0f} %") and f"{margin.runs} published runs" in said
+        assert said == f"± {100 * margin.error:.0f} %: {margin.words}."
 
 
 @pytest.mark.browser
@@ -478,6 +479,8 @@ def test_a_machine_of_ones_own_starts_as_the_one_that_was_chosen(page, chromium)
     layout = Layout(dp=16, tp=8, pp=4, virtual_stages=4)
     python = predict(LLAMA3_70B, cluster.own(fields), layout, 512, memory_limit=False)
     assert shown(page, "MFU") == f"{100 * python.mfu():.1f} %" and python.nbytes > 40e9
+    doubt = "published runs (megatron, dense models; none with this machine)."
+    assert doubt in tab.locator(".plan-headline .plan-note").inner_text()
     assert "of 40 GB" in shown(page, "memory per GPU") and tab.locator(".plan-bad").count() == 1
     page.wait("location.hash.includes('machine=')")
     other = Tab(chromium)

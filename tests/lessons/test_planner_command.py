@@ -483,6 +483,17 @@ def test_fine_tuning_has_its_model_and_its_doubts(capsys):
     assert packed["margin"]["unlike"] == ["packed documents"] and adapters["margin"]["unlike"] == ["LoRA"]
 
 
+def test_a_machine_of_ones_own_is_doubted_even_under_a_known_name():
+    layout, known, mine = Layout(dp=8, tp=8), find("H100"), own({**MACHINE, "name": "H100"})
+    margins = [accuracy.margin(predict(LLAMA3_8B, machine, layout, 64), MEGATRON) for machine in (known, mine)]
+    assert [margin.unlike for margin in margins] == [(), ("this machine",)]
+    runs = f"{margins[0].runs} published runs (megatron, dense models"
+    assert [margin.words for margin in margins] == [
+        f"the median error of {runs})",
+        f"the median error of {runs}; none with this machine)",
+    ]
+
+
 def test_a_layout_that_does_not_fit_says_so(capsys):
     assert said(capsys, "Llama 3 70B", "--batch", "8", "--layout", "dp=8")["fits"] is False
     assert command.main(["Llama 3 70B", "--batch", "8", "--layout", "dp=8"]) == 0
