@@ -9,12 +9,11 @@ is over.
 
 from __future__ import annotations
 
-import json
 from typing import NamedTuple
 
 from drawing import box, drawing, label
 
-from autograder.lessons import notebook
+from benchmarks.measured import results
 from ranks.cluster import find
 from ranks.model import LLAMA3_8B, attention_parameters, mlp_parameters
 
@@ -39,10 +38,8 @@ class Times(NamedTuple):
 
 def times(n: int, tokens: int = TOKENS, dearer: float = 1.0) -> Times:
     """A layer on `n` H100s; dearer: a factor for every collective. Compute grows with the tokens."""
-    measured = json.loads((notebook.ROOT / "benchmarks" / "measured" / "h100.json").read_text(encoding="utf-8"))
-    rows = measured["parts"]["memory"]["results"]
-    row = next(row for row in rows if row["name"] == "one layer, recomputation none")
-    forward, both = (row[key] * tokens / row["tokens"] for key in ("forward_ms", "measured_ms"))
+    layer = results()["one layer, recomputation none"]
+    forward, both = (layer[key] * tokens / layer["tokens"] for key in ("forward_ms", "measured_ms"))
     gather, scatter = find("H100").all_gather_seconds(2 * LAYER, n), find("H100").reduce_scatter_seconds(4 * LAYER, n)
     return Times(forward, both - forward, 1e3 * dearer * gather, 1e3 * dearer * scatter)
 

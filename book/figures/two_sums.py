@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from drawing import box, drawing, label
 
-from autograder.lessons import notebook
+from benchmarks.measured import results
 
 CAPTION = "One chunk of a gradient, summed in two ways. A dot is a rounding to bf16"
 #: Ranks that are drawn, and ranks for which the errors are given.
@@ -20,9 +18,7 @@ SUBSCRIPTS = "₀₁₂₃"
 
 def errors() -> tuple[float, float]:
     """Percent by which the two sums over `MANY` ranks are off, by lesson 04's formula."""
-    path = notebook.ROOT / "benchmarks" / "measured" / "h100.json"
-    rows = json.loads(path.read_text(encoding="utf-8"))["parts"]["numerics"]["results"]
-    row = next(row for row in rows if row["name"] == f"sum over {MANY} ranks")
+    row = results()[f"sum over {MANY} ranks"]
     once = row["predicted_rounded_once_relative_error"] / 2**0.5
     return 100 * row["predicted_ring_relative_error"], 100 * once
 
