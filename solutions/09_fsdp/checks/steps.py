@@ -20,7 +20,7 @@ from autograder.checks.fsdp.models import ERROR, as_numpy, batch, build, divide,
 
 @dataclass
 class Training:
-    """Some steps of a model. halves: two backwards a step, over halves of the batch. bare: units without a wrapper."""
+    """Some steps of a model. halves: two backwards per step, over half a batch each. bare: units without a wrapper."""
 
     model: str
     seed: int
@@ -32,7 +32,7 @@ class Training:
     @property
     def name(self) -> str:
         """The model, and what is special."""
-        more = [", two backwards a step"] if self.halves else []
+        more = [", two backwards per step"] if self.halves else []
         more += [f", {self.dtype}"] if self.dtype != "float32" else []
         return f"{self.model}{''.join(more)}"
 
