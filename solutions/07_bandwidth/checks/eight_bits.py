@@ -13,6 +13,7 @@ import torch.distributed as dist
 from autograder.checking.cases import Call, Case, at_most, close, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.expect import collective
+from autograder.checks.bandwidth.forms import no_pair
 from ranks.ledger import Ledger
 
 INT8 = "07-ex3-int8"
@@ -30,18 +31,19 @@ class Quantized:
 
 
 def _quantized(got: Any, x: torch.Tensor, block: int) -> Quantized:
-    if not (isinstance(got, (tuple, list)) and len(got) == 2 and all(isinstance(part, torch.Tensor) for part in got)):
-        return Quantized(f"what is returned is no pair of tensors (q, scales), but {type(got).__name__}", [], 0.0)
+    if odd := no_pair(got, "(q, scales)"):
+        return Quantized(odd, [], 0.0)
     q, scales = got
     kinds = [(str(part.dtype), tuple(part.shape)) for part in got]
     right = [("torch.int8", (len(x),)), ("torch.float32", (len(x) // block,))]
     if kinds != right:
         return Quantized(f"(q, scales) are {kinds}, expected {right}", [], 0.0)
     steps = _scales(x.numpy(), block)
-    entries = x.numpy().astype(np.float64).reshape(-1, block) / np.where(steps > 0, steps, 1.0)[:, None]
+    divisors = np.where(steps > 0, steps, 1.0)
+    entries = x.numpy().astype(np.float64).reshape(-1, block) / divisors[:, None]
     off = float(np.abs(q.numpy().reshape(-1, block) - entries).max())
     # A scale of a block of zeros may be any.
-    return Quantized("", np.where(steps > 0, scales.numpy() / np.where(steps > 0, steps, 1.0), 1.0), off)
+    return Quantized("", np.where(steps > 0, scales.numpy() / divisors, 1.0), off)
 
 
 def _scales(x: np.ndarray, block: int) -> np.ndarray:

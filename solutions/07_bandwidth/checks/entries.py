@@ -11,6 +11,7 @@ import torch
 
 from autograder.checking.cases import Call, close, complaint, fact
 from autograder.checking.check import check
+from autograder.checks.bandwidth.forms import no_pair
 
 TOP_K = "07-ex1-top-k"
 
@@ -27,8 +28,8 @@ class Kept:
 
 def strange_pair(got: Any) -> str:
     """What is wrong with the form of (values, indices), or ""."""
-    if not (isinstance(got, (tuple, list)) and len(got) == 2 and all(isinstance(part, torch.Tensor) for part in got)):
-        return f"what is returned is no pair of tensors (values, indices), but {type(got).__name__}"
+    if odd := no_pair(got, "(values, indices)"):
+        return odd
     values, indices = got
     if values.dim() != 1 or values.shape != indices.shape:
         return f"values and indices have the shapes {tuple(values.shape)} and {tuple(indices.shape)}, not both (k,)"

@@ -38,7 +38,7 @@ def _drive(feedback_class: Any, ratios: list[float], calls: list[tuple]) -> list
     for number, key, grad in calls:
         got = objects[number].compress(key, torch.from_numpy(grad.copy()))
         kept = objects[number].residual.get(key)
-        pair = tuple(part.detach().clone() for part in got) if not strange_pair(got) else strange_pair(got)
+        pair = strange_pair(got) or tuple(part.detach().clone() for part in got)
         found.append((pair, kept.detach().numpy().copy() if isinstance(kept, torch.Tensor) else type(kept).__name__))
     return found
 

@@ -10,6 +10,7 @@ import torch
 
 from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
+from autograder.checks.bandwidth.forms import not_of_shape
 
 DILOCO = "07-ex5-diloco"
 #: float32, over a dozen steps.
@@ -38,9 +39,8 @@ def _drive(rank: int, world_size: int, diloco: Any, start: np.ndarray, shift: np
         return torch.from_numpy(_slope(w.detach().numpy(), rank, shift))
 
     result = diloco(torch.from_numpy(start.copy()), gradient, **how)
-    if not isinstance(result, torch.Tensor) or result.shape != start.shape:
-        kind = f"a tensor of shape {tuple(result.shape)}" if isinstance(result, torch.Tensor) else type(result).__name__
-        return Trained(f"the result is {kind}, expected a tensor of shape {start.shape}", start, steps)
+    if odd := not_of_shape(result, start.shape):
+        return Trained(f"the result is {odd}", start, steps)
     return Trained("", result.detach().clone(), steps)
 
 

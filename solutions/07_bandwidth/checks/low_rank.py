@@ -11,6 +11,7 @@ import torch
 
 from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
+from autograder.checks.bandwidth.forms import not_of_shape
 from ranks.ledger import Ledger
 
 POWER = "07-ex6-power-sgd"
@@ -32,10 +33,10 @@ def _drive(rank: int, world_size: int, power_sgd: Any, q: np.ndarray, grads: np.
     compressor, found = power_sgd(torch.from_numpy(q.copy())), []
     for call, grad in enumerate(grads[rank]):
         result, when = compressor.mean(torch.from_numpy(grad.copy())), f"of call {call + 1}"
-        fits = isinstance(result, torch.Tensor) and result.shape == grad.shape
-        kind = f"a tensor of shape {tuple(result.shape)}" if isinstance(result, torch.Tensor) else type(result).__name__
-        odd = "" if fits else f"mean returns {kind}, expected a tensor of shape {grad.shape}"
-        found.append(Mean(when, odd, result.detach().clone() if fits else grad))
+        if odd := not_of_shape(result, grad.shape):
+            found.append(Mean(when, f"mean returns {odd}", grad))
+        else:
+            found.append(Mean(when, "", result.detach().clone()))
     return found
 
 
