@@ -15,9 +15,8 @@ WITH_RANKS = [
     lesson for lesson in notebook.lessons() if "WORLD_SIZE" in run_solutions.parameters_of(notebook.read(lesson))
 ]
 #: Each solution's other numbers of ranks, without the test cells, which choose their own: three for all, which divides
-#: hardly anything, two where it does not divide the heads, and where a ring and its neighbors are the subject.
-OTHER_WORLD_SIZES = [(lesson, 2 if lesson == "12_tensor" else 3) for lesson in WITH_RANKS]
-OTHER_WORLD_SIZES += [("01_collectives", 2), ("05_ddp", 2)]
+#: hardly anything, and two where a ring and its neighbors are the subject.
+OTHER_WORLD_SIZES = [*((lesson, 3) for lesson in WITH_RANKS), ("01_collectives", 2), ("05_ddp", 2)]
 #: Seconds that a solution notebook may take. With two quiet cores of its own the longest takes 90; here other tests run
 #: next to it, and ranks that wait for one another slow down by more than their share of the cores.
 MOST_SECONDS = 4 * 90

@@ -16,7 +16,7 @@ from autograder.checking.expect import collective
 from ranks.ledger import Ledger
 
 WORLD_SIZES = (2, 4, 1)
-#: Elements that may be sent per position: a maximum, a sum, the target's logit, and one to spare.
+#: Elements that may be sent per position: a maximum, a sum, the target's logit, and one to spare. The sum must be.
 MOST = 4
 
 
@@ -64,8 +64,8 @@ def _case(
         forward, backward = ([(collective(m.call), m.bytes // 8) for m in part] for part in parts)
         if other := [call for call, _ in forward if call != "all_reduce"]:
             return f"in forward, rank {rank} sends {other[0]}, and all-reduces are enough"
-        if (sent := sum(size for _, size in forward)) > MOST * count:
-            return f"rank {rank} puts {sent} elements into all-reduces, expected at most {MOST * count}"
+        if not count <= (sent := sum(size for _, size in forward)) <= MOST * count:
+            return f"rank {rank} puts {sent} elements into all-reduces, expected {count} to {MOST * count}"
         return f"in backward, rank {rank} sends {backward[0][0]}, expected nothing" if backward else ""
 
     about = f"{name}, {logits.shape[1]} columns in all"
@@ -115,7 +115,7 @@ def loss_stays_finite(vocabulary_parallel_loss, *, rng):
 
 @check("12-ex6-loss", points=0.5)
 def loss_sends_a_few_elements_per_position(vocabulary_parallel_loss, *, rng):
-    """In forward only all-reduces are sent, of at most 4 elements per position together; in backward nothing is."""
+    """In forward only all-reduces are sent, of 1 to 4 elements per position together; in backward nothing is."""
     for n in (2, 4):
         count = int(rng.integers(3, 7))
         logits, targets = rng.normal(0, 2, (count, 16 * n)), rng.integers(0, 16 * n, count)

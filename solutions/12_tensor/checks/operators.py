@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.cases import Case, close, fact
+from autograder.checking.cases import Case, at_most, close, fact
 from autograder.checking.check import check
 from autograder.checking.inputs import eighths
 
@@ -67,16 +68,18 @@ def _moved(rank: int, world_size: int, operator: Any, xs: list, grads: list, lay
 
 @dataclass
 class Kept:
-    """Whether an operator left what it was given."""
+    """Whether an operator left what it was given, though it took in what other ranks put in."""
 
     x: Any = fact("x, after forward and backward,", "it is the caller's: work on a copy")
     grad: Any = fact("the gradient that arrived, after backward,", "others may get the same tensor: work on a copy")
+    sums: Any = fact("the sum of the absolute values in the output and in the gradient of x")
 
 
 def _given(rank: int, world_size: int, operator: Any, xs: list, grads: list) -> Kept:
     x, grad = torch.tensor(xs[rank], requires_grad=True), torch.tensor(grads[rank])
-    operator.apply(x).backward(grad)
-    return Kept(x.detach(), grad)
+    y = operator.apply(x)
+    y.backward(grad)
+    return Kept(x.detach(), grad, float(y.abs().sum() + x.grad.abs().sum()))
 
 
 def _own(arrays: list) -> list:
@@ -156,8 +159,10 @@ def operators_take_any_layout(Copy, Reduce, *, rng):
         yield from _unusual(rng, name, operator)
         for n in (2, 3):
             xs, grads = _drawn(rng, name, n, (3, 2))
+            xs[0], grads[0] = np.zeros_like(xs[0]), np.zeros_like(grads[0])
             expect = [Kept(close(x), close(grad)) for x, grad in zip(xs, grads, strict=True)]
-            yield Case(f"{name} of (3, 2)", n, _given, (operator, xs, grads), expect)
+            expect[0].sums = at_most(math.inf, least=1 / 64)  # of what the other ranks put in
+            yield Case(f"{name} of (3, 2), zeros on rank 0", n, _given, (operator, xs, grads), expect)
 
 
 @check("12-ex1-operators", points=0.25)
