@@ -70,7 +70,7 @@ def top_k_takes_the_largest(top_k_compress, *, rng):
 def k_is_rounded_down_to_no_less_than_one(top_k_compress, *, rng):
     """Where ratio · numel is no whole number, k is rounded down; below 1 it is 1."""
     for numel, ratio, count in ((11, 0.25, 2), (10, 0.375, 3), (int(rng.integers(2, 30)), 2.0**-6, 1), (1, 0.5, 1)):
-        yield _call(top_k_compress, distinct_numbers(rng, (numel,)), ratio, count)
+        yield _call(top_k_compress, np.abs(distinct_numbers(rng, (numel,))), ratio, count)
 
 
 @check(TOP_K, points=0.75)

@@ -33,9 +33,13 @@ class Served:
         "the largest distance of an entry at the end from w − lr · (all pushes)", seen=lambda d: d > ERROR
     )
     stale: str = fact("", seen=bool)
+    more: int = fact("how many messages came after this worker's last push")
     weights: Any = None
     log: list = field(default_factory=list)
     used: list = field(default_factory=list)
+
+
+ALL_WELL = Served("")
 
 
 def _slope(w: np.ndarray, worker: int, step: int) -> np.ndarray:
@@ -44,11 +48,18 @@ def _slope(w: np.ndarray, worker: int, step: int) -> np.ndarray:
 
 
 def _drive(rank: int, world_size: int, serve_async: Any, start: np.ndarray, steps: int, gated: bool) -> Served:
-    done = Served("", [], 0, "")
+    done, last = Served("", [], 0, "", 0), torch.full((len(start),), torch.nan)
     if rank > 0:
-        done.used = _work(rank, torch.empty(len(start)), steps, gated)
+        pulled = torch.empty(len(start))
+        done.used = _work(rank, pulled, steps, gated)
+        while not pulled.isnan().all():
+            dist.recv(pulled, src=0)
+            done.more += 1
+        done.more -= 1  # the last is not the answer's
         return done
     result = serve_async(torch.from_numpy(start.copy()), world_size, steps, LR)
+    for worker in range(1, world_size):
+        dist.send(last, dst=worker)
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], torch.Tensor)):
         done.odd = f"what is returned is no pair (weights, log), but {type(result).__name__}"
         return done
@@ -113,11 +124,12 @@ def _stale(log: list, start: np.ndarray, used: list[list[np.ndarray]], applied: 
     return ""
 
 
-def _case(serve: Any, rng: np.random.Generator, n: int, steps: int, right: Served, gated: bool = False, **how: Any):
+def _case(serve: Any, rng: np.random.Generator, n: int, steps: int, server: Served = ALL_WELL,
+          worker: Served = ALL_WELL, gated: bool = False, **how: Any) -> Case:  # fmt: skip
     start = rng.normal(size=int(rng.integers(4, 9))).astype(np.float32)
     name = f"{steps} steps" + gated * ", worker 1 waits for worker 2's last step, which waits for worker 1's last"
     args = (serve, start, steps, gated)
-    return Case(name, n, _drive, args, [right] + [Served("")] * (n - 1), sees=_judged(start), **how)
+    return Case(name, n, _drive, args, [server] + [worker] * (n - 1), sees=_judged(start), **how)
 
 
 @check(SERVER, points=1.25)
@@ -128,15 +140,22 @@ def each_push_is_applied_once(serve_async, *, rng):
         yield _case(serve_async, rng, n, steps, Served("", pushes, close(0.0, atol=ERROR)))
 
 
-@check(SERVER, points=1)
+@check(SERVER, points=0.75)
 def staleness_is_what_lies_between(serve_async, *, rng):
     """The log is in the order of the updates, and says how many of them lay between a worker's pull and its push."""
     for n in (2, 3, 4):
         yield _case(serve_async, rng, n, int(rng.integers(5, 10)), Served("", stale=""))
 
 
-@check(SERVER, points=0.75)
+@check(SERVER, points=0.5)
+def who_is_done_gets_nothing(serve_async, *, rng):
+    """After its last push, nothing more is sent to a worker."""
+    for n in (2, 4):
+        yield _case(serve_async, rng, n, int(rng.integers(2, 5)), worker=Served("", more=0))
+
+
+@check(SERVER, points=0.5)
 def no_worker_waits_for_another(serve_async, *, rng):
     """A worker that waits for another worker's last step holds up nobody: the run ends."""
     must = "No worker may wait for another one's push."
-    yield _case(serve_async, rng, 3, int(rng.integers(3, 6)), Served(""), gated=True, must=must)
+    yield _case(serve_async, rng, 3, int(rng.integers(3, 6)), gated=True, must=must)
