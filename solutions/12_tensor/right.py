@@ -106,7 +106,7 @@ def layers_around_a_small_one():
 
 @answer_to("12-ex3-linear")
 def layers_that_overlap():
-    """One autograd function, whose all-reduce runs beside the weight's gradient; parameters are views."""
+    """One autograd function, whose all-reduce runs beside the weight's gradient; the whole bias is the given one."""
 
     class Product(torch.autograd.Function):
         @staticmethod
@@ -131,10 +131,10 @@ def layers_that_overlap():
             super().__init__()
             size = linear.out_features // dist.get_world_size()
             rows = slice(dist.get_rank() * size, (dist.get_rank() + 1) * size)
-            self.weight = nn.Parameter(linear.weight.data[rows])
+            self.weight = nn.Parameter(linear.weight.data[rows].clone())
             self.register_parameter("bias", None)
             if linear.bias is not None:
-                self.bias = nn.Parameter(linear.bias.data[rows])
+                self.bias = nn.Parameter(linear.bias.data[rows].clone())
 
         def forward(self, x):
             y = Product.apply(x, self.weight)
@@ -144,7 +144,7 @@ def layers_that_overlap():
         def __init__(self, linear):
             super().__init__()
             size = linear.in_features // dist.get_world_size()
-            self.weight = nn.Parameter(linear.weight.data.narrow(1, dist.get_rank() * size, size))
+            self.weight = nn.Parameter(linear.weight.data.narrow(1, dist.get_rank() * size, size).contiguous())
             self.bias = linear.bias
 
         def forward(self, x):

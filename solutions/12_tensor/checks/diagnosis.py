@@ -14,7 +14,7 @@ SHOWN = ("bias before the sum", "no sum in f", "two sums in g")
 
 
 def _recorded(rng: np.random.Generator, fault: str) -> dict:
-    """What the ranks have after a pass of a split MLP with this fault."""
+    """What the ranks have after a pass of a split MLP with this fault; without one, b1 is zero, as in a new model."""
     n, width, share, rows = (int(rng.integers(2, 5)) for _ in range(4))
 
     def draw(*shape: int) -> torch.Tensor:
@@ -22,6 +22,7 @@ def _recorded(rng: np.random.Generator, fault: str) -> dict:
 
     x, y_grad, b2 = draw(rows, width), draw(rows, width), draw(width)
     parts = [{"w1": draw(share, width), "b1": draw(share), "w2": draw(width, share), "b2": b2} for _ in range(n)]
+    parts = [part | {"b1": torch.zeros(share)} for part in parts] if fault == "none" else parts
     parts = [parts[0]] * n if fault == "equal parts" else parts
     given = [x.clone().requires_grad_() for _ in parts]
     terms = [

@@ -27,7 +27,10 @@ class Run:
     output: Any = fact("the output")
     x_gradient: Any = fact("the gradient of x")
     gradients: Any = fact("the gradient of {}")
-    parameters: Any = fact("the number of elements in parameters()", "the layer has its own pieces and nothing else")
+    parameters: Any = fact(
+        "the number of elements that parameters() hold in memory",
+        "the layer has copies of its own pieces and nothing else: a view would keep the whole tensor",
+    )
     added: Any = fact("the gradient of {} after add_terms(), minus the sum of the ranks' terms,")
     terms: Any = clue()
 
@@ -43,10 +46,11 @@ def _run(
     terms = {name: attrgetter(name)(layer).grad.clone() for name in names} if how == "add_terms" else {}
     if terms:
         layer.add_terms()
-    elements = sum(p.numel() for p in layer.parameters())
+    stored = [(p.untyped_storage(), p.element_size()) for p in layer.parameters()]
+    held = {storage.data_ptr(): storage.nbytes() // size for storage, size in stored}
     found = {name: attrgetter(name)(layer).grad for name in names}
     gradients = {name: None if g is None else g.clone() for name, g in found.items()}
-    return Run(y.detach(), x.grad, gradients, elements, added={}, terms=terms)
+    return Run(y.detach(), x.grad, gradients, sum(held.values()), added={}, terms=terms)
 
 
 def filled(rng: np.random.Generator, module: nn.Module) -> nn.Module:
@@ -190,7 +194,8 @@ def _mlp(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return module.down(gate * torch.sigmoid(gate) * module.up(x))
 
 
-def _mlp_case(rng: np.random.Generator, n: int, layer_class: Any, sends: bool = False) -> Case:
+def _mlp_case(rng: np.random.Generator, n: int, layer_class: Any, judged: str) -> Case:
+    """judged: weights (output and the weights' gradients), x (its gradient), or sends."""
     width, hidden = int(rng.integers(2, 6)), n * int(rng.integers(2, 5))
     shapes = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
     mlp = filled(rng, nn.ModuleDict({name: nn.Linear(*shape, bias=False) for name, shape in shapes.items()}))
@@ -198,29 +203,40 @@ def _mlp_case(rng: np.random.Generator, n: int, layer_class: Any, sends: bool = 
     x, grad = normal(rng, *lead, width), normal(rng, *lead, width)
     y, x_grad, found = unsplit(mlp, _mlp, x, grad)
     axes = {"gate.weight": 0, "up.weight": 0, "down.weight": 1}
-    facts = zip(_near(y, [y] * n), _near(x_grad, [x_grad] * n), pieces(found, n, axes), strict=True)
+    runs = {
+        "weights": [Run(*_near(y, [y]), gradients=own) for own in pieces(found, n, axes)],
+        "x": [Run(x_gradient=_near(x_grad, [x_grad])[0])] * n,
+        "sends": [Run()] * n,
+    }
     return Case(
         f"C = {width}, F = {hidden}, x {x.shape}",
         n,
         _run,
         (layer_class, mlp, [x] * n, [grad] * n, list(axes), ""),
-        [Run()] * n if sends else [Run(*one) for one in facts],
-        sends=[("all_reduce", 4 * x.size)] * 2 if sends else None,
+        runs[judged],
+        sends=[("all_reduce", 4 * x.size)] * 2 if judged == "sends" else None,
     )
 
 
-@check("12-ex4-mlp", points=1.5)
+@check("12-ex4-mlp", points=1)
 def mlp_equals_the_unsplit_one(ParallelMLP, *, rng):
-    """Output and all gradients are the unsplit MLP's."""
+    """Output and the gradients of the weights are the unsplit MLP's."""
     for n in WORLD_SIZES:
-        yield _mlp_case(rng, n, ParallelMLP)
+        yield _mlp_case(rng, n, ParallelMLP, "weights")
+
+
+@check("12-ex4-mlp", points=0.5)
+def mlp_gives_x_its_whole_gradient(ParallelMLP, *, rng):
+    """The gradient of x is the unsplit MLP's, on every rank."""
+    for n in WORLD_SIZES:
+        yield _mlp_case(rng, n, ParallelMLP, "x")
 
 
 @check("12-ex4-mlp", points=0.5)
 def mlp_enters_and_leaves_once(ParallelMLP, *, rng):
     """Forward sends one all-reduce as large as x, and backward one."""
     for n in (2, 3):
-        yield _mlp_case(rng, n, ParallelMLP, sends=True)
+        yield _mlp_case(rng, n, ParallelMLP, "sends")
 
 
 # ---- attention ----
@@ -240,14 +256,16 @@ def _attention(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
 def _attention_case(
     rng: np.random.Generator, n: int, layer_class: Any, heads: int, kv_heads: int, judged: str = "values"
 ) -> Case:
-    """judged: values, output, terms (after add_terms()), or sends."""
+    """judged: values, output (both without bias), bias (x is 0), terms (after add_terms()), or sends."""
     size, positions, batch = 2 * int(rng.integers(1, 3)), n * int(rng.integers(2, 4)), int(rng.integers(1, 4))
     width = heads * size
     shapes = {"q": width, "k": kv_heads * size, "v": kv_heads * size, "proj": width}
     linears = {name: nn.Linear(width, out, bias=name == "proj") for name, out in shapes.items()}
     block = filled(rng, nn.ModuleDict(linears))
     block.heads, block.kv_heads, block.size = heads, kv_heads, size
-    x, grad = normal(rng, positions, batch, width), normal(rng, positions, batch, width)
+    if judged in ("values", "output"):
+        nn.init.zeros_(block.proj.bias)
+    x, grad = normal(rng, positions, batch, width) * (judged != "bias"), normal(rng, positions, batch, width)
     y, x_grad, found = unsplit(block, _attention, x, grad)
     own = max(kv_heads // n, 1) * size
     rows = [slice(rank * kv_heads // n * size, rank * kv_heads // n * size + own) for rank in range(n)]
@@ -262,6 +280,7 @@ def _attention_case(
     runs = {
         "values": [Run(*one) for one in values],
         "output": [Run(one) for one in outputs],
+        "bias": [Run(one) for one in outputs],
         "terms": [Run(added={name: close(np.zeros(shape), atol=1e-4) for name, shape in shapes_of.items()})] * n,
         "sends": [Run()] * n,
     }
@@ -288,18 +307,25 @@ def _attention_case(
     )
 
 
-@check("12-ex5-attention", points=2)
+@check("12-ex5-attention", points=1.75)
 def attention_equals_the_unsplit_one(ParallelAttention, *, rng):
-    """With at least as many heads of keys and values as ranks: output, gradients of x and of the split weights."""
+    """At least as many heads of keys and values as ranks, no bias: output, gradients of x and of the split weights."""
     for n, heads, kv_heads in ((2, 4, 4), (2, 8, 2), (4, 8, 4), (1, 4, 2)):
         yield _attention_case(rng, n, ParallelAttention, heads, kv_heads)
 
 
-@check("12-ex5-attention", points=0.75)
+@check("12-ex5-attention", points=0.5)
 def ranks_share_a_head_of_keys_and_values(ParallelAttention, *, rng):
-    """With fewer heads of keys and values than ranks, the output is the unsplit block's, too."""
+    """With fewer heads of keys and values than ranks, and no bias, the output is the unsplit block's, too."""
     for n, heads, kv_heads in ((2, 4, 1), (4, 8, 2), (4, 4, 1)):
         yield _attention_case(rng, n, ParallelAttention, heads, kv_heads, judged="output")
+
+
+@check("12-ex5-attention", points=0.5)
+def attention_adds_its_bias_once(ParallelAttention, *, rng):
+    """The bias counts once in the output (tried with x = 0)."""
+    for n, heads, kv_heads in ((2, 4, 2), (4, 8, 4), (1, 2, 1)):
+        yield _attention_case(rng, n, ParallelAttention, heads, kv_heads, judged="bias")
 
 
 @check("12-ex5-attention", points=0.25)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -53,10 +53,10 @@ def _case(
     gradient = exponentials / exponentials.sum(axis=1, keepdims=True)
     gradient[np.arange(count), targets] -= 1
     loss = np.log(exponentials.sum(axis=1)) - shifted[np.arange(count), targets]
-    backs = [close(part * upstream / count, atol=1e-12) for part in np.split(gradient, n, axis=1)]
+    backs = np.split(gradient * upstream / count, n, axis=1)
     expect = {
         "loss": [Lost([], close(loss.mean(), atol=1e-12))] * n,
-        "gradient": [Lost(gradient=back) for back in backs],
+        "gradient": [Lost(gradient=close(back, atol=1e-12)) for back in backs],
         "sends": [Lost()] * n,
     }
 
@@ -68,9 +68,22 @@ def _case(
             return f"rank {rank} puts {sent} elements into all-reduces, expected {count} to {MOST * count}"
         return f"in backward, rank {rank} sends {backward[0][0]}, expected nothing" if backward else ""
 
-    about = f"{name}, {logits.shape[1]} columns in all"
-    args = loss_of, logits, targets, upstream
-    return Case(about, n, _lose, args, expect[judged], parts=2, judge=judge if judged == "sends" else None)
+    def of_the_mean(runs: list[Lost]) -> list[Lost]:
+        """Where loss and gradient are the same multiple of what they should be, the loss is charged for it."""
+        return [
+            replace(run, gradient=torch.tensor(back)) if _same_multiple(run, loss.mean(), back) else run
+            for run, back in zip(runs, backs, strict=True)
+        ]
+
+    about, args = f"{name}, {logits.shape[1]} columns in all", (loss_of, logits, targets, upstream)
+    more = {"sends": {"judge": judge}, "gradient": {"sees": of_the_mean}}.get(judged, {})
+    return Case(about, n, _lose, args, expect[judged], parts=2, **more)
+
+
+def _same_multiple(run: Lost, loss: float, back: np.ndarray) -> bool:
+    if not (loss > 0 and isinstance(run.loss, torch.Tensor) and isinstance(run.gradient, torch.Tensor)):
+        return False
+    return np.allclose(run.gradient.numpy() * loss, float(run.loss.mean()) * back, rtol=1e-9, atol=1e-12)
 
 
 def _ordinary(rng: np.random.Generator, loss_of: Any, judged: str) -> Iterator[Case]:
