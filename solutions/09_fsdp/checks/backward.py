@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from autograder.checking import inputs
-from autograder.checking.cases import Case, close, fact
+from autograder.checking.cases import Case, at_most, close, fact
 from autograder.checking.check import MEMORY, check
-from autograder.checks.fsdp.live import freed, nothing_kept
+from autograder.checks.fsdp.live import WIDTH, UnitMeter, freed, nothing_kept
 from autograder.checks.fsdp.models import FEW, FROZEN, LAYERS, ONE_UNIT, TIED, TOKENS, as_numpy, batch, freeze
 from autograder.checks.fsdp.steps import Training, only_what_is_needed, reduced_in_float32, steps_of
 
@@ -68,8 +68,48 @@ def trained_units_are_whole_while_they_compute(TrainableUnit):
 
 @check(BACKWARD, points=0.25, fixed=MEMORY)
 def frozen_units_are_freed_too(TrainableUnit):
-    """So it is with frozen units, whichever of their inputs requires a gradient."""
+    """So it is with frozen units, whichever of their inputs requires a gradient, and where these come from."""
     yield from freed(TrainableUnit, ["units, 14 frozen", "units of two inputs, 14 frozen"], room=5)
+    torch.manual_seed(0)
+    module, inputs = _Early(), _leaves()
+    module(*inputs).sum().backward()
+    right = Left([close(as_numpy(x.grad), rtol=1e-4) for x in inputs], at_most(0, slack=0.9))
+    name = "a frozen unit q(a + tanh(p(b))), where nothing computes a and b"
+    yield Case(name, 2, _drive_left, (TrainableUnit,), [right] * 2, shows=name)
+
+
+class _Early(nn.Module):
+    """q(a + tanh(p(b))), frozen: a's gradient is complete while p is still to be computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.p, self.q = (nn.Linear(WIDTH, WIDTH, bias=False).requires_grad_(False) for _ in range(2))
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return self.q(a + self.p(b).tanh())
+
+
+def _leaves() -> list[torch.Tensor]:
+    return [torch.full((1, WIDTH), value, requires_grad=True) for value in (0.25, 0.5)]
+
+
+@dataclass
+class Left:
+    """What a backward of one frozen unit leaves."""
+
+    gradients: list[Any] = fact("the gradient of input {}")
+    after: float = fact("the S alive after backward besides the shards", seen=lambda s: s > 0.9)
+
+
+def _drive_left(rank: int, world_size: int, unit_class: Any) -> Left:
+    torch.manual_seed(0)
+    module, inputs = _Early(), _leaves()
+    unit_class(module)
+    meter = UnitMeter(rank)
+    with meter:
+        module(*inputs).sum().backward()
+        after = meter.above(0.9)
+    return Left([x.grad for x in inputs], after)
 
 
 @dataclass

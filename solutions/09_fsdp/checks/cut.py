@@ -72,23 +72,25 @@ class Gathered:
     """What gather returned."""
 
     whole: list[Any] = fact("the whole vector {}")
+    dtypes: list[str] = fact("the dtype of vector {}")
 
 
 def _drive_gather(rank: int, world_size: int, gather: Any, pieces: list, numels: list, dtype: str) -> Gathered:
     """pieces[i][rank]: the rank's shard of vector i."""
     shards = [nn.Parameter(torch.tensor(of_ranks[rank])) for of_ranks in pieces]
     whole = gather(shards, numels, *([getattr(torch, dtype)] if dtype != "float32" else []))
-    return Gathered([one.detach().clone() for one in whole])
+    return Gathered([one.detach().clone() for one in whole], [str(one.dtype).removeprefix("torch.") for one in whole])
 
 
 def _gather_case(gather: Any, rng: np.random.Generator, numels: list[int], n: int, dtype: str, judged: bool) -> Case:
+    """judged: what is sent and the dtypes, or else the numbers."""
     vectors = [eighths(rng, numel) for numel in numels]
     pieces = [padded(vector, n).reshape(n, -1) for vector in vectors]
     sends = [("all_gather", sum(ceil_div(numel, n) for numel in numels) * (4 if dtype == "float32" else 2))]
-    expect = [Gathered([close(vector, dtype=dtype if judged else "") for vector in vectors])] * n
+    facts = Gathered(dtypes=[dtype] * len(vectors)) if judged else Gathered([close(vector) for vector in vectors])
     args = (gather, pieces, numels, dtype)
     name = f"vectors of {numels} numbers, in {dtype}"
-    return Case(name, n, _drive_gather, args, expect, sends=sends if judged else None)
+    return Case(name, n, _drive_gather, args, [facts] * n, sends=sends if judged else None)
 
 
 @check(CUT, points=1.25)
