@@ -37,7 +37,7 @@ def _chosen(counts, freed, costs, layers, needed):
     """The facts about a choice."""
     try:
         counts = None if counts is None else [int(n) for n in counts if int(n) == n >= 0]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return Chosen(f"cheapest should return a list of whole numbers or None, it returns {counts!r:.60}", 0)
     if counts is None:
         return Chosen("cheapest returns None, though there is a choice that frees enough", 0)
@@ -116,9 +116,10 @@ def _example(returned, *_):
         freed, costs, layers, needed = returned
         freed, costs = [float(f) for f in freed], [float(c) for c in costs]
         layers, needed = int(layers), float(needed)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return Example("greedy_loses should return a tuple (freed, costs, layers, needed)")
-    if not (len(freed) == len(costs) in (1, 2, 3) and 0 < layers <= 40 and min(*freed, *costs, needed) > 0):
+    numbers = all(0 < one < math.inf for one in (*freed, *costs, needed))
+    if not (len(freed) == len(costs) in (1, 2, 3) and 0 < layers <= 40 and numbers):
         return Example("there are one to three ways and at most 40 layers, and all numbers are above 0")
     greedy, least = _greedy(freed, costs, layers, needed), _least(freed, costs, layers, needed)
     if math.isinf(greedy):
