@@ -51,7 +51,7 @@ def _sizes(rng, tensor=1):
     )
 
 
-@check(PREDICT, points=1)
+@check(PREDICT, points=1.25)
 def a_layer_keeps_what_its_operations_need(layer_bytes, *, rng):
     """On one rank, `layer_bytes` is the sum of all tensors that the layer's operations keep, each once."""
     for _ in range(4):
@@ -87,7 +87,7 @@ def _parts(layer_bytes, tensor, *sizes):
     return tensor * layer_bytes(*sizes, tensor, True) / alone if alone else 0.0
 
 
-@check(PREDICT, points=0.5)
+@check(PREDICT, points=0.75)
 def ranks_share_what_lies_inside(layer_bytes, *, rng):
     """`tensor` divides what lies inside the halves, and with sequence parallelism everything."""
     for tensor in (4, 3, 8):

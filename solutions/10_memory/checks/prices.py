@@ -62,7 +62,7 @@ def _ways(rng, number):
     return freed, [f + int(rng.integers(1, 12)) for f in freed]
 
 
-@check(PRICES, points=1.25)
+@check(PRICES, points=1)
 def the_cheapest_choice_is_found(cheapest, *, rng):
     """`cheapest` frees enough at the least cost, with one way, two or three, where there are layers enough."""
     nbytes, price = (int(factor) for factor in rng.integers(2, 50, 2))
@@ -74,7 +74,7 @@ def the_cheapest_choice_is_found(cheapest, *, rng):
         yield _call(cheapest, freed, costs, layers, needed)
 
 
-@check(PRICES, points=0.5)
+@check(PRICES, points=0.25)
 def a_layer_is_recomputed_in_one_way(cheapest, *, rng):
     """A layer is recomputed in one way at most, so some must be recomputed in a dearer way if layers are few."""
     for layers in (32, 12, int(rng.integers(5, 20))):

@@ -85,7 +85,7 @@ def _case(scaler, words, how, start, steps, *facts):
     return Case(f"{words}, {how}", len(start), _drive, (scaler, how, start, steps), expect)
 
 
-@check(FORMATS, points=0.5)
+@check(FORMATS, points=0.75)
 def small_gradients_survive(LossScaler, *, rng):
     """The masters step with the gradients of the unscaled loss, in float32, even where float16 has only zeros."""
     for n, scale in ((1, 2.0**16), (2, 2.0**20), (2, 2.0**16)):
@@ -94,7 +94,7 @@ def small_gradients_survive(LossScaler, *, rng):
         yield _case(LossScaler, "tiny gradients", how, start, [_values(rng, n, 0.01) for _ in range(2)], "masters")
 
 
-@check(FORMATS, points=0.5)
+@check(FORMATS, points=0.75)
 def all_ranks_skip_together(LossScaler, *, rng):
     """If a gradient on any rank has an infinity or a NaN, step returns False on all, and no master moves."""
     for n in (2, 3):
