@@ -227,7 +227,8 @@ def activation_bytes_per_token(
 def logits_bytes_per_token(model: Model, tensor: int = 1, per_entry: float = 12) -> float:
     """Bytes of the logits of one token while the loss is computed.
 
-    Without kernels that fuse the loss, 12 per entry: 2 in bf16, 4 in float32, 4 of the log-softmax, 2 of the gradient.
+    Without kernels that fuse the loss, 12 per entry: in backward the log-probabilities, their gradient and the logits'
+    gradient, each in float32. An H100 counted as many.
     """
     return per_entry * model.vocab / tensor
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from autograder.answers.right import answer_to
 
@@ -36,57 +35,19 @@ def saved_bytes_by_weak_storages():
 
 @answer_to("10-ex2-predict")
 def bytes_from_a_list():
-    """Adds up a list of tensors, and simulates the stage."""
+    """Adds up a list of tensors in fractions of their sizes, and counts the micro-batches of a stage one by one."""
 
-    def activation_bytes(seq, batch, hidden, heads, tensor=1, sequence_parallel=False, keep="all", dropout=True):
-        if keep not in {"all", "no scores", "flash", "input"} or tensor <= 0 or heads % tensor != 0:
-            raise ValueError(f"no such layer: {keep}, {tensor} ranks")
-        row = seq * batch * hidden
-        outside = [2 * row] if keep == "input" else [2 * row] * 4 + [row, row] * dropout
-        inside = [] if keep == "input" else [2 * row] * 4 + [8 * row] * 2
-        if keep == "all":
-            inside += [heads * seq * seq * batch * size for size in ([2, 1, 2] if dropout else [2])]
-        elif keep == "flash":
-            inside.append(4 * heads * seq * batch)
-        return sum(inside) / tensor + sum(outside) / (tensor if sequence_parallel else 1)
+    def layer_bytes(tokens, hidden, heads, kv_heads, ffn, tensor=1, sequence_parallel=False, keep="all"):
+        bf16, head = 2, hidden / heads
+        whole = [hidden * bf16] * {"all": 4, "cheap": 2, "input": 1}[keep] + [4, 4] * (keep == "all")
+        cut = [head * (2 * heads + 2 * kv_heads) * bf16, 4 * heads] + [ffn * bf16] * (4 if keep == "all" else 2)
+        if keep == "input":
+            cut = []
+        return tokens * (sum(cut) + sum(whole) * (1 if sequence_parallel else tensor)) / tensor
 
-    def stage_bytes(layer_bytes, layers, stages, micro_batches, stage):
-        if stage not in range(stages) or layers % stages:
-            raise ValueError("stage")
+    def stage_bytes(layer, layers, stages, micro_batches, stage, logits=0):
         held = [k for k in range(micro_batches) if k < stages - stage]
-        return len(held) * layer_bytes * layers / stages
-
-
-@answer_to("10-ex3-checkpoint")
-def checkpoint_by_hooks():
-    """Saves numbers in place of tensors, and fills in what a second run saves under the same numbers."""
-
-    def checkpoint(module, *inputs):
-        state, count, again = torch.get_rng_state(), itertools.count(), {}
-        cast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-
-        def recompute():
-            order = itertools.count()
-
-            def pack(tensor):
-                number = next(order)
-                again[number] = tensor.detach()
-                return number
-
-            before = torch.get_rng_state()
-            torch.set_rng_state(state)
-            hooks = saved_tensors_hooks(pack, lambda number: again[number])
-            with torch.enable_grad(), torch.autocast("cpu", cast[1], cast[0]), hooks:
-                module(*[t.detach().requires_grad_(t.requires_grad) for t in inputs])
-            torch.set_rng_state(before)
-
-        def unpack(number):
-            if number not in again:
-                recompute()
-            return again.pop(number)
-
-        with saved_tensors_hooks(lambda tensor: next(count), unpack):
-            return module(*inputs)
+        return len(held) * layer * layers / stages + logits * (stage + 1 == stages)
 
 
 @answer_to("10-ex3-checkpoint")
@@ -96,27 +57,22 @@ def checkpoint_that_runs_backward_inside():
     class Again(torch.autograd.Function):
         @staticmethod
         def forward(ctx, module, ticket, *inputs):
-            ctx.module, ctx.save = module, (torch.get_rng_state(), torch.is_autocast_enabled("cpu"))
-            ctx.dtype = torch.get_autocast_dtype("cpu")
+            ctx.module, ctx.generator = module, torch.get_rng_state()
             ctx.save_for_backward(*inputs)
-            ctx.set_materialize_grads(False)
             return module(*inputs)
 
         @staticmethod
-        def backward(ctx, *gradients):
-            state, enabled = ctx.save
+        def backward(ctx, gradient):
             copies = []
             for t in ctx.saved_tensors:
                 copies.append(t.detach())
                 copies[-1].requires_grad = t.requires_grad
             now = torch.get_rng_state()
-            torch.set_rng_state(state)
-            with torch.enable_grad(), torch.autocast("cpu", dtype=ctx.dtype, enabled=enabled):
+            torch.set_rng_state(ctx.generator)
+            with torch.enable_grad():
                 result = ctx.module(*copies)
             torch.set_rng_state(now)
-            result = result if isinstance(result, tuple) else (result,)
-            pairs = [(y, g) for y, g in zip(result, gradients) if g is not None]
-            torch.autograd.backward(*map(list, zip(*pairs)))
+            torch.autograd.backward(result, gradient)
             return None, None, *(t.grad for t in copies)
 
     def checkpoint(module, *inputs):
@@ -125,46 +81,27 @@ def checkpoint_that_runs_backward_inside():
 
 
 @answer_to("10-ex4-segments")
-def segments_by_recursion():
-    """Tries every cut by recursion, and keeps the layers of a segment in a module of its own."""
+def choices_by_recursion():
+    """Decides way by way, by recursion; its example has one layer too much of a way that frees much."""
 
-    def best_segments(saved, edges):
-        if len(saved) == 0:
-            raise ValueError("saved is empty")
-        if len(edges) != len(saved):
-            raise ValueError("edges does not fit saved")
-
-        def best(start, before):
-            """The least peak of the layers from start on, after segments whose inputs have `before` bytes."""
+    def cheapest(freed, costs, layers, needed):
+        def rest(way, left, missing):
+            """The least cost and the counts of the ways from `way` on."""
+            if way == len(freed):
+                return (0, []) if missing <= 0 else (float("inf"), [])
             options = []
-            for end in range(start + 1, len(saved) + 1):
-                mine = before + sum(saved[start:end])
-                if end == len(saved):
-                    options.append((mine, [start]))
-                else:
-                    rest, starts = best(end, before + edges[start])
-                    options.append((max(mine, rest), [start, *starts]))
-            return min(options, key=lambda option: option[0])
+            for n in range(left + 1):
+                cost, counts = rest(way + 1, left - n, missing - n * freed[way])
+                options.append((cost + n * costs[way], [n, *counts]))
+                if missing - n * freed[way] <= 0:
+                    break
+            return min(options)
 
-        peak, starts = best(0, 0)
-        return starts, peak
+        cost, counts = rest(0, layers, needed)
+        return None if cost == float("inf") else counts
 
-    class Segment(nn.Module):
-        def __init__(self, layers):
-            super().__init__()
-            self.layers = nn.ModuleList(layers)
-
-        def forward(self, x):
-            for layer in self.layers:
-                x = layer(x)
-            return x
-
-    def checkpoint_sequential(layers, x, starts):
-        bounds = [*starts, len(layers)]
-        for i in range(len(starts)):
-            segment = Segment(layers[bounds[i] : bounds[i + 1]])
-            x = segment(x) if i == len(starts) - 1 else checkpoint(segment, x)
-        return x
+    def greedy_loses():
+        return (1.0, 100.0), (1.0, 99.0), 3, 1
 
 
 @answer_to("10-ex5-offload")
@@ -195,7 +132,7 @@ def offload_as_a_class():
 
 @answer_to("10-ex6-few-bits")
 def rounding_by_a_large_number():
-    """Rounds by adding and subtracting 1.5 · 2⁵² steps in float64; walks over gradients with a dictionary."""
+    """Rounds by adding and subtracting 1.5 · 2⁵² steps in float64; adds up the ranks' flags, and counts down."""
 
     def round_to(x, exponent_bits, mantissa_bits, finite=False):
         bias = 2 ** (exponent_bits - 1) - 1
@@ -212,32 +149,34 @@ def rounding_by_a_large_number():
             near = torch.where(near.abs() > largest, near.sign() * float("inf"), near)
         return torch.copysign(near, wide).float()
 
-    class MainGrads:
-        def __init__(self, params):
-            self.of = {p: torch.zeros_like(p, dtype=torch.float32) for p in params if p.requires_grad}
-            for p in self.of:
-                p.register_post_accumulate_grad_hook(self.collect)
+    class LossScaler:
+        def __init__(self, scale=2.0**16, interval=2000):
+            self.scale, self.wait, self.left = scale, interval, interval
 
-        def collect(self, p):
-            self.of[p] += p.grad.float()
-            p.grad = None
-
-        @property
-        def grads(self):
-            return list(self.of.values())
-
-        def reduce(self):
-            everything = torch.cat([g.flatten() / dist.get_world_size() for g in self.of.values()])
-            dist.all_reduce(everything)
-            at = 0
-            for g in self.of.values():
-                g.view(-1)[:] = everything[at : at + g.numel()]
-                at += g.numel()
+        def step(self, params, masters, optimizer):
+            bad = sum(int((~p.grad.isfinite()).sum()) for p in params)
+            flag = torch.tensor(float(bad > 0))
+            dist.all_reduce(flag)  # the sum is above 0 as well
+            for p, master in zip(params, masters):
+                if not flag:
+                    master.grad = p.grad.to(torch.float32) * (1 / self.scale)
+                p.grad = None
+            if flag:
+                self.scale, self.left = self.scale * 0.5, self.wait
+                return False
+            optimizer.step()
+            with torch.no_grad():
+                for p, master in zip(params, masters):
+                    p.copy_(master)
+            self.left -= 1
+            if not self.left:
+                self.scale, self.left = 2 * self.scale, self.wait
+            return True
 
 
 @answer_to("10-ex6-few-bits")
 def rounding_by_the_exponents_bits():
-    """Reads the exponent out of the bits of float64; `reduce` makes new tensors, which the hooks look up by number."""
+    """Reads the exponent out of the bits of float64; keeps the scale's exponent, and asks whether all are finite."""
 
     def round_to(x, exponent_bits, mantissa_bits, finite=False):
         bias = 2 ** (exponent_bits - 1) - 1
@@ -250,22 +189,34 @@ def rounding_by_the_exponents_bits():
         near = torch.where(over, torch.full_like(near, largest if finite else float("inf")).copysign(wide), near)
         return near.float()
 
-    class MainGrads:
-        def __init__(self, params):
-            params = [p for p in dict.fromkeys(params) if p.requires_grad]
-            self.grads = [torch.zeros(p.size()) for p in params]
-            for number, p in enumerate(params):
-                p.register_post_accumulate_grad_hook(lambda p, number=number: self.take(p, number))
+    class LossScaler:
+        def __init__(self, scale=2.0**16, interval=2000):
+            self.exponent, self.interval, self.history = torch.tensor(float(scale)).log2().item(), interval, []
 
-        def take(self, p, number):
-            self.grads[number] = self.grads[number] + p.grad
-            p.grad = None
+        @property
+        def scale(self):
+            return 2.0**self.exponent
 
-        def reduce(self):
-            vector = torch.nn.utils.parameters_to_vector(self.grads)
-            dist.all_reduce(vector)
-            pieces = (vector / dist.get_world_size()).split([g.numel() for g in self.grads])
-            self.grads = [piece.reshape(g.shape) for piece, g in zip(pieces, self.grads)]
+        def step(self, params, masters, optimizer):
+            grads = [p.grad.double() for p in params]
+            largest = torch.stack([g.abs().max() for g in grads]).max()
+            finite = torch.tensor([int(largest.isfinite())])
+            dist.all_reduce(finite, op=dist.ReduceOp.MIN)
+            self.history.append(bool(finite.item()))
+            if self.history[-1]:
+                for master, g in zip(masters, grads):
+                    master.grad = (g / self.scale).float()
+                optimizer.step()
+                for p, master in zip(params, masters):
+                    p.data = master.detach().half()
+            for p in params:
+                p.grad = None
+            if not self.history[-1]:
+                self.exponent, self.history = self.exponent - 1, []
+                return False
+            if len(self.history) == self.interval:
+                self.exponent, self.history = self.exponent + 1, []
+            return True
 
 
 @answer_to("10-ex3-checkpoint")
@@ -274,7 +225,6 @@ def checkpoint_by_numbers():
 
     def checkpoint(module, *inputs):
         state, count, again = torch.get_rng_state(), itertools.count(), {}
-        cast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         copies = [t.detach().requires_grad_(t.requires_grad) for t in inputs]
 
         def recompute():
@@ -285,7 +235,7 @@ def checkpoint_by_numbers():
                 again[number] = tensor.detach()
                 return number
 
-            with torch.enable_grad(), torch.random.fork_rng(devices=[]), torch.autocast("cpu", cast[1], cast[0]):
+            with torch.enable_grad(), torch.random.fork_rng(devices=[]):
                 torch.set_rng_state(state)
                 with saved_tensors_hooks(pack, lambda number: again[number]):
                     module(*copies)

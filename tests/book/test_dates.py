@@ -17,6 +17,7 @@ MADE = {
     "744d01e18b79512572f64a6bbd8b5f4a725203a7": "2026-08-22",  # ml-engineering
     "7eb7087885f7ffaf51148a9df3289d73b8709fbd": "2026-04-03",  # torchft
     "b5bcd76c66d0acb1a08b176d9639425bc55e0b2a": "2026-08-21",  # torchtitan
+    "d0067d0da6cb01811b8072a7d304f0e00344ce2b": "2026-08-22",  # Transformer Engine
     "d8686d9c7015c39ce91dd01788c0ab111a24818b": "2026-08-07",  # nvidia-resiliency-ext
     "d98e8a64ddf34856e74b24714e3bedb2f5a39553": "2026-08-22",  # Megatron-LM
     "fa6c5014c9f6e9ee789da2d9c20d5126fee8df0d": "2026-06-22",  # OLMo-core

@@ -178,7 +178,7 @@ def gradients_stay_bit_for_bit(offload, *, rng):
                 fail(f"{words_of_it} differs from that without offload", case, evidence)
 
 
-@check(OFFLOAD, points=1.25)
+@check(OFFLOAD, points=1)
 def what_is_large_goes_to_the_host(offload, *, rng):
     """What the graph saves in `with` goes to the host, but not tensors under `min_bytes` or on storages of `ignore`."""
     observed = _each(offload, rng)
@@ -264,7 +264,7 @@ def _grown(rank: int, world_size: int, offload: Any, rows: int, seed: int) -> tu
     return alive, gradients
 
 
-@check(OFFLOAD, points=0.25)
+@check(OFFLOAD, points=0.5)
 def the_device_keeps_the_output_alone(offload, *, rng):
     """After forward, and after a backward that retains the graph, at most the output and 1 kB are alive elsewhere."""
     rows, seed = 16 * int(rng.integers(40, 80)), inputs.seed(rng)

@@ -2,141 +2,130 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
+from autograder.checking.cases import Call, close
 from autograder.checking.check import check
-from autograder.checking.expect import expect_close, expect_raises
 
 PREDICT = "10-ex2-predict"
 
-#: A tensor that a layer keeps: its numbers in units of sbh, bytes a number, whether a tensor rank holds only its share.
+#: What a layer keeps, in bytes per token: (of hidden, of the width of keys, of heads, of ffn, as such), whether a
+#: tensor-parallel rank holds only its share, and whether it goes when what is cheap is computed again.
 _KEPT = {
-    "norm 1, in": (1, 2, False),
-    "qkv, in": (1, 2, False),
-    "queries": (1, 2, True),
-    "keys": (1, 2, True),
-    "values": (1, 2, True),
-    "projection, in": (1, 2, True),
-    "dropout mask 1": (1, 1, False),
-    "norm 2, in": (1, 2, False),
-    "up, in": (1, 2, False),
-    "gelu, in": (4, 2, True),
-    "down, in": (4, 2, True),
-    "dropout mask 2": (1, 1, False),
+    "norm 1, input": ((2, 0, 0, 0, 0), False, False),
+    "norm 1, statistics": ((0, 0, 0, 0, 4), False, True),
+    "query, key and value, input": ((2, 0, 0, 0, 0), False, True),
+    "queries": ((2, 0, 0, 0, 0), True, False),
+    "keys": ((0, 2, 0, 0, 0), True, False),
+    "values": ((0, 2, 0, 0, 0), True, False),
+    "attention, result": ((2, 0, 0, 0, 0), True, False),
+    "attention, statistic": ((0, 0, 4, 0, 0), True, False),
+    "norm 2, input": ((2, 0, 0, 0, 0), False, False),
+    "norm 2, statistics": ((0, 0, 0, 0, 4), False, True),
+    "gate and up, input": ((2, 0, 0, 0, 0), False, True),
+    "SiLU, input": ((0, 0, 0, 2, 0), True, False),
+    "product, SiLU's result": ((0, 0, 0, 2, 0), True, True),
+    "product, the other factor": ((0, 0, 0, 2, 0), True, False),
+    "down, input": ((0, 0, 0, 2, 0), True, True),
 }
-#: What the core of attention keeps, bytes for each of the as²b scores.
-_SCORES = {"softmax, out": 2, "dropout mask": 1, "dropped, times values": 2}
 
 
-def _expected(s: int, b: int, h: int, a: int, t: int, parallel: bool, keep: str, dropout: bool) -> float:
-    if keep == "input":
-        return 2 * s * b * h / (t if parallel else 1)
-    total = 0.0
-    for name, (numbers, nbytes, shared) in _KEPT.items():
-        if dropout or "mask" not in name:
-            total += numbers * nbytes * s * b * h / (t if shared or parallel else 1)
-    scores = _SCORES.items() if keep == "all" else []
-    total += sum(a * s * s * b * nbytes / t for name, nbytes in scores if dropout or name == "softmax, out")
-    return total + (4 * a * s * b / t if keep == "flash" else 0)
+def _expected(tokens, hidden, heads, kv_heads, ffn, tensor, sequence_parallel, keep):
+    """The bytes of all tensors that stay, one by one."""
+    total, sizes = 0.0, (hidden, hidden // heads * kv_heads, heads, ffn, 1)
+    for name, (units, inside, cheap) in _KEPT.items():
+        if keep == "all" or (keep == "cheap" and not cheap) or (keep == "input" and name == "norm 1, input"):
+            nbytes = sum(unit * size for unit, size in zip(units, sizes, strict=True))
+            total += tokens * nbytes / (tensor if inside or sequence_parallel else 1)
+    return close(total, rtol=1e-9)
 
 
-@check(PREDICT, points=1)
-def a_layer_follows_its_formula(activation_bytes, *, rng):
-    """`activation_bytes` adds up a layer's tensors for each `keep`, with or without dropout, on any number of ranks."""
-    for keep in ("all", "no scores", "flash", "input"):
-        for t, parallel in ((1, False), (1, True), (4, False), (4, True), (3, True)):
-            for dropout in (True, False):
-                s, b = int(rng.integers(7, 3000)), int(rng.integers(1, 9))
-                a = t * int(rng.integers(1, 9))
-                h = a * int(rng.integers(1, 129))
-                case = f"activation_bytes({s}, {b}, {h}, {a}, tensor={t}, sequence_parallel={parallel}, keep={keep!r}, "
-                case += f"dropout={dropout})"
-                got = activation_bytes(s, b, h, a, t, parallel, keep, dropout)
-                expected = np.float64(_expected(s, b, h, a, t, parallel, keep, dropout))
-                expect_close(
-                    case, got, expected, what="the number of bytes", rtol=1e-9, evidence=_factors(got, s, b, h, a)
-                )
-    default = activation_bytes(128, 2, 64, 8)
-    expected = np.float64(_expected(128, 2, 64, 8, 1, False, "all", True))
-    expect_close("only four arguments", default, expected, what="the number of bytes", rtol=1e-9)
+def _sizes(rng, tensor=1):
+    """Tokens, width, heads, heads of keys and values, and inner width of a layer that so many ranks can share."""
+    kv_heads = tensor * int(rng.integers(1, 4))
+    heads = kv_heads * int(rng.integers(1, 9))
+    return (
+        int(rng.integers(7, 9999)),
+        heads * 2 * int(rng.integers(1, 65)),
+        heads,
+        kv_heads,
+        tensor * int(rng.integers(99, 9999)),
+    )
 
 
-def _factors(got: Any, s: int, b: int, h: int, a: int) -> Any:
-    """The bytes for each of the sbh numbers and for each score: what tells formulas apart."""
-    try:
-        return [float(got), float(got) / (s * b * h), float(got) / (a * s * s * b)]
-    except (TypeError, ValueError):
-        return type(got).__name__
+@check(PREDICT, points=1.25)
+def a_layer_keeps_what_its_operations_need(layer_bytes, *, rng):
+    """On one rank, `layer_bytes` is the sum of all tensors that the layer's operations keep, each once."""
+    for _ in range(4):
+        sizes = _sizes(rng)
+        yield Call(layer_bytes, *sizes, gives=_expected(*sizes, 1, False, "all"), what="the number of bytes")
 
 
-@check(PREDICT, points=0.25)
-def a_layer_refuses_what_makes_no_sense(activation_bytes, *, rng):
-    """`activation_bytes` raises ValueError if `tensor` is below 1 or does not divide `heads`, or `keep` is unknown."""
-    s = int(rng.integers(8, 99))
-    cases = {
-        "6 heads on 4 ranks": (s, 1, 24, 6, 4),
-        "6 heads on 4 ranks, recomputed": (s, 1, 24, 6, 4, True, "input"),
-        "6 heads on 6 ranks": (s, 1, 24, 6, 6),
-        "tensor = 0": (s, 1, 24, 6, 0),
-        "tensor = -1": (s, 1, 24, 6, -1),
-        "keep = 'scores'": (s, 1, 24, 6, 1, False, "scores"),
-        "keep = None": (s, 1, 24, 6, 2, False, None),
-    }
-    for case, args in cases.items():
-        if args[3:] == (6, 6):
-            expected = np.float64(_expected(*args, False, "all", True))
-            expect_close(case, activation_bytes(*args), expected, what="the number of bytes", rtol=1e-9)
-        else:
-            expect_raises(case, activation_bytes, *args, error=ValueError)
+def _left_out(layer_bytes, *sizes):
+    """The bytes that are not kept if what is cheap is computed again: what else an answer counts does not matter."""
+    return layer_bytes(*sizes) - layer_bytes(*sizes, keep="cheap")
 
 
 @check(PREDICT, points=0.5)
-def a_stage_holds_its_micro_batches(stage_bytes, *, rng):
-    """`stage_bytes` counts the micro-batches that a stage holds at once under 1F1B: min(M, stages − stage)."""
-    # Stages, one of them, micro-batches: fewer and more than the stage could hold, the last stage, one stage alone.
-    cases = [(6, 1, 3), (6, 1, 9), (5, 4, 7), (4, 0, 4), (1, 0, 2)]
-    for _ in range(30):
-        stages = int(rng.integers(1, 9))
-        cases.append((stages, int(rng.integers(0, stages)), int(rng.integers(1, 12))))
-    for stages, stage, micro_batches in cases:
-        per_stage = int(rng.integers(1, 5))
-        layer = float(rng.integers(1, 10**6))
-        case = f"stage_bytes({layer:.0f}, {stages * per_stage}, {stages}, {micro_batches}, {stage})"
-        # One forward at a time enters a stage before its first backward; then they alternate.
-        alive = most = done = 0
-        first_backward = stages - stage
-        for started in range(1, micro_batches + 1):
-            alive += 1
-            most = max(most, alive)
-            if started >= first_backward:
-                done += 1
-                alive -= 1
-        got = stage_bytes(layer, stages * per_stage, stages, micro_batches, stage)
-        expected = np.float64(layer * per_stage * most)
-        evidence = float(got) / (layer * per_stage) if isinstance(got, int | float) else type(got).__name__
-        expect_close(case, got, expected, what="the number of bytes", rtol=1e-9, evidence=evidence)
-        whole = stage_bytes(layer, stages * per_stage, stages, stages + 3, 0)
-        expected = np.float64(layer * stages * per_stage)
-        expect_close(f"stage 0 of {stages}, many micro-batches", whole, expected, what="the number of bytes", rtol=1e-9)
+def what_is_computed_again_is_not_kept(layer_bytes, *, rng):
+    """With `keep="cheap"` and `keep="input"`, what is computed again is left out, and nothing else."""
+    for _ in range(2):
+        sizes = _sizes(rng)
+        left_out = _expected(*sizes, 1, False, "all").numbers - _expected(*sizes, 1, False, "cheap").numbers
+        name = f'layer_bytes{sizes} less that with keep="cheap"'
+        yield Call(_left_out, layer_bytes, *sizes, gives=close(left_out, rtol=1e-9), name=name, what="the difference")
+        gives = _expected(*sizes, 1, False, "input")
+        yield Call(layer_bytes, *sizes, 1, False, "input", gives=gives, what="the number of bytes")
+
+
+def _whole(layer_bytes, tensor, *sizes):
+    """The bytes that each of so many ranks has whole, by what one rank and one of many keep."""
+    return (tensor * layer_bytes(*sizes, tensor) - layer_bytes(*sizes)) / (tensor - 1)
+
+
+def _parts(layer_bytes, tensor, *sizes):
+    """What all ranks keep together with sequence parallelism, over what one rank keeps alone; 0 if that is nothing."""
+    alone = layer_bytes(*sizes)
+    return tensor * layer_bytes(*sizes, tensor, True) / alone if alone else 0.0
+
+
+@check(PREDICT, points=0.75)
+def ranks_share_what_lies_inside(layer_bytes, *, rng):
+    """`tensor` divides what lies inside the halves, and with sequence parallelism everything."""
+    for tensor in (4, 3, 8):
+        sizes = _sizes(rng, tensor)
+        whole = sizes[0] * (8 * sizes[1] + 8)
+        name, what = f"layer_bytes{sizes} with tensor={tensor}", "what is whole on every rank"
+        yield Call(_whole, layer_bytes, tensor, *sizes, gives=close(whole, rtol=1e-9), name=name, what=what)
+        name, what = f"{name} and sequence parallelism", "what all ranks keep, over what one rank keeps alone,"
+        yield Call(_parts, layer_bytes, tensor, *sizes, gives=close(1.0, rtol=1e-9), name=name, what=what)
+        for parallel in (False, True):
+            how = tensor, parallel, "input"
+            yield Call(layer_bytes, *sizes, *how, gives=_expected(*sizes, *how), what="the number of bytes")
+
+
+def _stage(stage_bytes, rng, stages, stage, micro_batches, logits=()):
+    """A call for a stage: one forward at a time enters it before its first backward, and then they alternate."""
+    per_stage, layer, alive, most = int(rng.integers(1, 6)), int(rng.integers(1, 10**6)), 0, 0
+    for started in range(1, micro_batches + 1):
+        alive += 1
+        most = max(most, alive)
+        alive -= started >= stages - stage
+    expected = layer * per_stage * most + (sum(logits) if stage == stages - 1 else 0)
+    arguments = layer, stages * per_stage, stages, micro_batches, stage, *logits
+    return Call(stage_bytes, *arguments, gives=close(expected, rtol=1e-9), what="the number of bytes")
 
 
 @check(PREDICT, points=0.25)
-def a_stage_refuses_what_makes_no_sense(stage_bytes, *, rng):
-    """`stage_bytes` raises ValueError if `stages` is below 1 or does not divide `layers`, or `stage` does not exist."""
-    layer = int(rng.integers(1, 99))
-    cases = {
-        "7 layers in 2 stages": (layer, 7, 2, 4, 0),
-        "1 layer in 2 stages": (layer, 1, 2, 4, 1),
-        "2 layers in 2 stages": (layer, 2, 2, 4, 1),
-        "stage 0 of 0": (layer, 8, 0, 4, 0),
-        "stage 0 of -2": (layer, 8, -2, 4, 0),
-        "stage 2 of 2": (layer, 8, 2, 4, 2),
-        "stage -1": (layer, 8, 2, 4, -1),
-    }
-    for case, args in cases.items():
-        if case.startswith("2 layers"):
-            stage_bytes(*args)
-        else:
-            expect_raises(case, stage_bytes, *args, error=ValueError)
+def a_stage_holds_its_micro_batches(stage_bytes, *, rng):
+    """`stage_bytes` counts the micro-batches that a stage holds at once under 1F1B: min(M, stages − stage)."""
+    for stages, stage, micro_batches in ((6, 1, 3), (6, 1, 9), (5, 4, 7), (4, 0, 4), (1, 0, 2)):
+        yield _stage(stage_bytes, rng, stages, stage, micro_batches)
+    for _ in range(8):
+        stages = int(rng.integers(2, 9))
+        yield _stage(stage_bytes, rng, stages, int(rng.integers(0, stages)), int(rng.integers(1, 12)))
+
+
+@check(PREDICT, points=0.25)
+def the_last_stage_has_the_logits(stage_bytes, *, rng):
+    """The last stage holds the logits of one micro-batch besides, and no other stage does."""
+    for stages, stage in ((4, 3), (4, 0), (1, 0), (int(rng.integers(3, 9)), 1)):
+        yield _stage(stage_bytes, rng, stages, stage, int(rng.integers(2, 12)), (int(rng.integers(1, 10**6)),))
