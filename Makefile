@@ -28,7 +28,7 @@ SOURCES += $(foreach file,$(SOLUTIONS),$(if $(findstring /files/,$(file)),$(file
 NOTEBOOKS := $(patsubst solutions/%,notebooks/%,$(subst /files/,/,$(SOURCES)))
 RANKS := $(call files,ranks)
 AUTOGRADER := $(call files,autograder)
-PLANNER := $(call files,planner) benchmarks/published_runs.json benchmarks/measured/h100.json
+PLANNER := $(call files,planner) benchmarks/published_runs.json benchmarks/measured.py benchmarks/measured/h100.json
 BOOK := $(call files,book) _config.yml _toc.yml course.example.toml
 CLASS := $(call files,examples)
 # A list of files, so that a removed file counts as a change too.

@@ -20,11 +20,12 @@ from ranks.cluster import find
 from ranks.model import LLAMA3_8B, activation_bytes_per_token, logits_bytes_per_token
 
 HERE = Path(__file__).resolve().parent
+MEASURED = HERE / "measured" / "h100.json"
 H100 = find("H100")
 BF16 = H100.flops["bf16"]
 
 
-def results(path: Path) -> dict[str, dict[str, Any]]:
+def results(path: Path = MEASURED) -> dict[str, dict[str, Any]]:
     """Name → result, of all parts of a file that the measurement wrote."""
     parts = json.loads(path.read_text(encoding="utf-8"))["parts"].values()
     return {result["name"]: result for part in parts for result in part["results"]}
@@ -67,4 +68,4 @@ def table(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    print(table(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "measured" / "h100.json"))
+    print(table(Path(sys.argv[1]) if len(sys.argv) > 1 else MEASURED))

@@ -1,6 +1,6 @@
 """How far is the planner from published training runs, and does it put layouts in the right order?
 
-    python benchmarks/planner.py [ROWS.json] [--terms] [--part PART]
+    python benchmarks/planner.py [ROWS.json] [--terms] [--part PART] [--table]
 
 Without a file: `published_runs.json`, whose rows README.md describes. Prints for each run what is predicted and what
 was published, in the published unit and in the way that its source counts FLOPs, the error of the throughput (+ means
@@ -8,7 +8,8 @@ that the prediction is too fast) and the term that costs most. Then, by family o
 that differ in their layout alone) the rank correlation and how much slower the layout that the planner would have
 chosen was measured to be than the best; the measured memory. The last two lines are the median and the 90th percentile
 of the errors, without the runs from which constants were calibrated and those marked as unused. --terms: all terms of
-each run. --part: only rows of this part. A row that cannot be read is named and left out; the exit status is then 1.
+each run. --part: only rows of this part. --table: README.md's table of the errors by family, alone. A row that cannot
+be read is named and left out; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -28,6 +29,26 @@ from planner import calibrate, rows
 from planner.search import FILLED
 from ranks.cluster import GIB
 
+#: Family of a row → what README.md calls it, in its order.
+FAMILIES = {
+    "BLOOM": "BLOOM's sweep, A100",
+    "llm-foundry": "MosaicML llm-foundry, A100 and H100",
+    "Megatron-LM": "Megatron-LM, 1.7 to 462 billion, H100",
+    "NeMo 24.07": "NeMo of 2024, FP8, H100",
+    "Bridge dense": "Megatron-Bridge, dense, FP8 to NVFP4, H100 to GB300",
+    "Bridge MoE": "Megatron-Bridge, experts",
+    "DeepSeek-V3": "DeepSeek-V3's own run, 2,048 H800",
+    "Llama 3": "Llama 3 405B",
+    "Nemotron-4": "Nemotron-4 340B",
+    "torchtitan": "torchtitan, H100 and H200",
+    "torchtitan A100": "torchtitan, A100",
+    "torchtitan long": "torchtitan, 32,768 to 262,144 tokens",
+    "torchao": "torchao",
+    "Ultra-Scale": "Ultra-Scale Playbook and SmolLM3",
+    "fms-fsdp": "fms-fsdp",
+    "FSDP": "OLMo 2 and 3",
+    "TinyLlama": "TinyLlama",
+}
 #: A sweep has at least so many layouts.
 SWEEP = 4
 
@@ -77,7 +98,7 @@ def speed(comparison: rows.Comparison) -> float:
 def regret(sweep: list[rows.Comparison]) -> float:
     """How much slower the layout that the planner would choose was measured than the best one."""
     fitting = [
-        c for c in sweep if c.prediction.nbytes <= FILLED * c.run.software.machine(c.run.cluster).memory
+        c for c in sweep if c.prediction.nbytes <= FILLED * c.run.cluster.memory
     ] or sweep  # fmt: skip
     chosen = max(fitting, key=lambda c: c.prediction.tokens_per_gpu_per_second)
     return max(map(speed, sweep)) / speed(chosen) - 1
@@ -93,6 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("rows", nargs="?", type=Path, default=calibrate.ROWS, metavar="ROWS.json")
     parser.add_argument("--terms", action="store_true", help="print all terms of each run")
+    parser.add_argument("--table", action="store_true", help="print README.md's table of families alone")
     parser.add_argument("--part", help="only rows of this part, such as 'held out'")
     options = parser.parse_args(arguments)
     try:
@@ -112,6 +134,9 @@ def main(arguments: list[str] | None = None) -> int:
         except rows.RowError as error:
             bad += 1
             print(error, file=sys.stderr)
+    if options.table:
+        print(table(compared))
+        return 1 if bad else 0
     tests = show_runs(compared, options.terms)
     show_sweeps(sweeps(compared))
     show_memory([(row, c) for row, c in compared if (row["published"] or {}).get("memory_gib")])
@@ -121,6 +146,26 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"median {100 * statistics.median(tests):.1f} %")
     print(f"90th percentile {100 * percentile(tests, 0.9):.1f} %")
     return 1 if bad else 0
+
+
+def table(compared: list[tuple[dict[str, Any], rows.Comparison]]) -> str:
+    """README.md's table: the errors of all runs that are tests, by family."""
+    calibrated, families = calibrate.names(), defaultdict(list)
+    for row, c in compared:
+        if c.run.name in calibrated or row.get("unused"):
+            continue
+        kind = "mixture of experts" if c.run.model.experts else "dense"
+        for family in (row["family"], kind, "**all**"):
+            families[family].append(c.error)
+    lines = ["| family | runs | median error | 90th percentile | signed median |", "|---|---:|---:|---:|---:|"]
+    names = {"dense": "dense", "mixture of experts": "mixture of experts", "**all**": "**all**", **FAMILIES}
+    for family, words in names.items():
+        errors = families[family]
+        sizes = [abs(error) for error in errors]
+        signed = f"{100 * statistics.median(errors):+.1f} %".replace("-", "\N{MINUS SIGN}")
+        middle, high = 100 * statistics.median(sizes), 100 * percentile(sizes, 0.9)
+        lines.append(f"| {words} | {len(errors)} | {middle:.1f} % | {high:.1f} % | {signed} |")
+    return "\n".join(lines)
 
 
 def show_runs(compared: list[tuple[dict[str, Any], rows.Comparison]], terms: bool) -> list[float]:
@@ -170,7 +215,7 @@ def show_memory(found: list[tuple[dict[str, Any], rows.Comparison]]) -> None:
     errors, wrong = [], []
     for row, c in found:
         errors.append(c.prediction.nbytes / GIB / row["published"]["memory_gib"] - 1)
-        if c.prediction.nbytes > c.run.software.machine(c.run.cluster).memory:
+        if c.prediction.nbytes > c.run.cluster.memory:
             wrong.append(c.run.name)
     sizes = [abs(error) for error in errors]
     print(

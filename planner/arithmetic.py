@@ -15,30 +15,29 @@ from planner.software import (
     HOST_BLOCKING,
     HOST_EAGER,
     HOST_MOE,
+    HOST_SHARE,
+    LORA_RANK,
     MATMUL_SHARE,
     MEMORY_SHARE,
     MOE_2025,
     MOE_2026,
     MOE_LATEST,
     MXFP8_CAST,
+    PRECISIONS,
     SAME_SHARE,
     Software,
 )
 from ranks.cluster import Cluster
-from ranks.model import Model, attention_matrices, attention_width, mean_context
+from ranks.model import Model, attention_matrices, attention_width, document_tokens, mean_context
 
 Pair = tuple[float, float]
-
-#: Precision → the one whose rate its matrix multiplications have, bytes of an element, and bytes moved per element to
-#: quantize it, along both dimensions (FP8's is the software's, MXFP8's is calibrated).
-PRECISIONS = {
-    "bf16": ("bf16", 2.0, 0.0), "fp8": ("fp8", 1.0, None), "mxfp8": ("fp8", 1.0, None), "nvfp4": ("nvfp4", 0.56, 7.0),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Step:
-    """What every term needs: model, machine, layout, software, precision, and whether the layer at hand has experts."""
+    """What every term needs: model, machine, layout, software, precision, whether the layer at hand has experts, and
+    what is trained: "all" weights, or "lora", adapters of rank `lora_rank` beside frozen weights.
+    """
 
     model: Model
     cluster: Cluster
@@ -46,6 +45,8 @@ class Step:
     software: Software
     precision: str = "bf16"
     moe: bool = False
+    trained: str = "all"
+    lora_rank: int = LORA_RANK
 
     @property
     def tokens(self) -> float:
@@ -64,7 +65,7 @@ class Step:
 
 def matmul_share(cluster: Cluster, kind: str) -> float:
     """The part of the peak that matrix multiplications reach in a whole step: "bf16", "fp8" or "nvfp4"."""
-    key = (cluster.name, kind)
+    key = (cluster.like or cluster.name, kind)
     return MATMUL_SHARE[SAME_SHARE.get(key, key)][0]
 
 
@@ -85,10 +86,21 @@ def matmul_seconds(step: Step, rows: float, inner: float, outer: float, precisio
 def linear_seconds(
     step: Step, rows: float, inner: float, outer: float, precision: str | None = None, copies: float = 1
 ) -> Pair:
-    """A linear layer: one product forward, two backward, for the gradients of its input and of its weights."""
+    """A linear layer: one product forward, two backward, for the gradients of its input and of its weights.
+
+    Frozen weights need no gradient: one product backward.
+    """
     precision = precision or step.precision
     once = matmul_seconds(step, rows, inner, outer, precision, copies)
-    return once, 2 * once
+    return once, once if step.trained == "lora" else 2 * once
+
+
+def adapters(step: Step) -> Pair:
+    """LoRA: beside each linear layer two thin products. What counts is what they move: input, and output twice."""
+    if step.trained != "lora":
+        return 0.0, 0.0
+    moved = sum(rows * (2 * i + 4 * o) * copies for rows, i, o, copies in layer_matrices(step))
+    return step.memory_seconds(moved), step.memory_seconds(2 * moved)
 
 
 def layer_matrices(step: Step) -> list[tuple[float, float, float, float]]:
@@ -101,9 +113,10 @@ def layer_matrices(step: Step) -> list[tuple[float, float, float, float]]:
     wide = 2 if m.gated else 1
     if not step.moe:
         return [*found, (step.tokens, m.hidden, wide * m.ffn / t, 1.0), (step.tokens, m.ffn / t, m.hidden, 1.0)]
-    # Of its own tokens a rank sends `visits`; as many arrive, for its `local` experts.
-    visits, local = step.tokens / t * m.experts_per_token, m.experts / step.layout.ep
-    found += [(visits / local, m.hidden, wide * m.expert_ffn, local), (visits / local, m.expert_ffn, m.hidden, local)]
+    # As many rows as a rank sends arrive for its `local` experts, and for each of the ranks with which it shares them.
+    local, width = m.experts / step.layout.ep, m.expert_ffn / step.layout.etp
+    visits = step.tokens / t * m.experts_per_token * step.layout.etp
+    found += [(visits / local, m.hidden, wide * width, local), (visits / local, width, m.hidden, local)]
     if width := m.shared_experts * m.expert_ffn:
         found += [(step.tokens / t, m.hidden, wide * width, 1.0), (step.tokens / t, width, m.hidden, 1.0)]
     return found
@@ -127,7 +140,7 @@ def quantizing(step: Step) -> Pair:
 
 def attention_shares(step: Step) -> Pair:
     """The parts of the bf16 peak that the software's kernel reaches on this machine, or the latest that runs there."""
-    name = step.cluster.name
+    name = step.cluster.like or step.cluster.name
     family = "A100" if name == "A100" else "H100" if name in ("H100", "H800", "H200", "25 Gb/s") else "B200"
     latest = {"A100": "flash 2", "H100": "flash 3", "B200": "flash 3"}[family]
     return ATTENTION_SHARE.get((step.software.attention, family)) or ATTENTION_SHARE[latest, family]
@@ -145,11 +158,34 @@ def attention(step: Step) -> Pair:
         return flops * slow + step.memory_seconds(12 * scores), 2 * flops * slow + step.memory_seconds(16 * scores)
     forward, backward = attention_shares(step)
     context = mean_context(m)
-    speed = peak * 2 * context / (2 * context + ATTENTION_HALF) * (8192 + ATTENTION_HALF) / 8192
+    # In a ring the kernel sees the keys of one rank at a time, so it runs on short sequences.
+    whole = document_tokens(m) if step.software.cuts_documents else m.sequence
+    seen = min(2 * context, whole / layout.cp) if layout.context == "ring" else 2 * context
+    speed = peak * seen / (seen + ATTENTION_HALF) * (8192 + ATTENTION_HALF) / 8192
     speed *= 0.75 if m.head_dim <= 64 and m.latent is None else 1.0
     balance = CONTEXT_BALANCE if layout.cp > 1 else 1.0
+    if m.document and layout.context != "all_to_all" and not step.software.cuts_documents:
+        balance *= document_balance(m, layout.cp)
     flops = 4 * step.tokens * context * width / balance
     return flops / (speed * forward), 2.5 * flops / (speed * backward)
+
+
+def document_balance(model: Model, cp: int) -> float:
+    """Lesson 13, *Half of the GPUs wait*: the mean of the ranks' pairs of tokens over those of the busiest.
+
+    A zigzag over the whole sequence is fair for one document, since each of its 2 cp parts has a partner; it is not
+    where documents end inside of parts. In a single step of a ring the busiest rank may have more still.
+    """
+    part, document = model.sequence / (2 * cp), document_tokens(model)
+    before = [pairs_before(number * part, document) for number in range(2 * cp + 1)]
+    early = [before[rank + 1] - before[rank] for rank in range(cp)]
+    late = [before[2 * cp - rank] - before[2 * cp - rank - 1] for rank in range(cp)]
+    return before[2 * cp] / cp / max([early[rank] + late[rank] for rank in range(cp)])
+
+
+def pairs_before(tokens: float, document: int) -> float:
+    """Pairs that the mask leaves to the first so many tokens of a sequence of packed documents."""
+    return (tokens // document * document**2 + (tokens % document) ** 2) / 2
 
 
 def elementwise(step: Step) -> Pair:
@@ -196,12 +232,48 @@ def recomputed(step: Step, parts: dict[str, Pair]) -> float:
     scores would be kept, else cheap kernels, and the part that the software recomputes besides.
     """
     whole = sum(forward for forward, _ in parts.values())
-    if step.layout.recompute == "full":
+    layout = step.layout
+    if layout.recompute == "full":
         return whole
-    if step.layout.recompute == "none":
+    if layout.recompute_modules or layout.recompute_layers:
+        part = min(1.0, layout.recompute_layers * layout.pp / step.model.layers)
+        modules = sum(module_seconds(step, name, parts) for name in layout.recompute_modules)
+        return part * whole + (1 - part) * min(modules, whole)
+    if layout.recompute == "none":
         return 0.0
     cheap = parts["attention"][0] if step.software.attention == "unfused" else parts["elementwise"][0] / 2
     return cheap + step.software.recomputed * whole
+
+
+def module_seconds(step: Step, name: str, parts: dict[str, Pair]) -> float:
+    """What one module (`planner.layout.MODULES`) costs again in one layer, given the layer's other terms."""
+    m, t = step.model, step.layout.tp
+    wide, again = 2 if m.gated else 1, 2 * step.software.elementwise
+    if name == "core_attn":
+        return parts["attention"][0]
+    if name == "layernorm":  # two norms, each reads and writes the hidden vector
+        return step.memory_seconds(again * 4 * m.hidden * step.own_tokens)
+    if name == "mla_up_proj" and m.latent is not None:
+        up = [(inputs, outputs) for inputs, outputs, cut in attention_matrices(m) if cut == "columns"]
+        return sum(matmul_seconds(step, step.tokens, i, o / t, step.precision) for i, o in up)
+    if name == "moe_act" and step.moe:
+        inner = step.tokens / t * (m.experts_per_token + m.shared_experts) * m.expert_ffn
+        return step.memory_seconds(again * (wide + 1) * inner)
+    matrices = layer_matrices(step)[len(attention_matrices(m)) :]
+    if (name == "mlp") == step.moe or name not in ("mlp", "moe"):
+        return 0.0
+    products = sum(matmul_seconds(step, rows, i, o, step.precision, copies) for rows, i, o, copies in matrices)
+    return products + parts.get("elementwise", (0.0, 0.0))[0] / 2 + parts.get("experts", (0.0, 0.0))[0]
+
+
+def offloaded(step: Step, nbytes: float, forward: float, backward: float) -> float:
+    """Seconds that a micro-batch's activations, `nbytes` of them, cost on their way to the host and back.
+
+    They travel behind the computation of the whole stage. A copy engine takes no multiprocessor, but the memory's
+    bandwidth.
+    """
+    speed = step.cluster.host_link / step.cluster.host_gpus * HOST_SHARE
+    return sum(max(0.0, nbytes / speed - window) + step.memory_seconds(nbytes) for window in (forward, backward))
 
 
 def host(step: Step, busy: float) -> Pair:

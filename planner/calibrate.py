@@ -11,8 +11,10 @@ from pathlib import Path
 
 from planner import arithmetic, rows, software
 
-ROWS = Path(__file__).resolve().parent.parent / "benchmarks" / "published_runs.json"
-
+HERE = Path(__file__).resolve().parent
+#: The published runs: in an installed package beside this module, in the repository with the benchmarks.
+PLACES = (HERE / "published_runs.json", HERE.parent / "benchmarks" / "published_runs.json")
+ROWS = next((path for path in PLACES if path.is_file()), PLACES[1])
 
 #: Constants that are not shares of a peak, and between which values each is looked for.
 RANGES = {

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 from planner.arithmetic import Pair, Step, matmul_share
+from planner.layout import Layout
 from planner.software import LEAST_SHARE, OVERLAP_COST, TENSOR_HIDDEN
 from ranks.cluster import Cluster
 from ranks.model import expert_parameters, parameters
@@ -97,18 +98,20 @@ def exchanged(step: Step) -> Pair:
 def experts(step: Step, computing: Pair) -> Pair:
     """Lesson 14, *There and back*: two all-to-alls forward and two backward, for the tokens that a rank sends.
 
-    A token crosses to a node once, however many of its experts are there. computing: seconds that the layer computes,
-    forward and backward, behind which software may hide its all-to-alls.
+    A token crosses to a node once, however many of its experts are there. Ranks that share an expert gather each
+    other's rows before it, and reduce-scatter what comes out. computing: seconds that the layer computes, forward and
+    backward, behind which software may hide all of this.
     """
     layout = step.layout
-    if not step.moe or layout.ep == 1:
+    if not step.moe or layout.ep == layout.etp == 1:
         return 0.0, 0.0
-    together = step.cluster.together(layout.ep)
+    together = step.cluster.together(layout.ep, layout.etp)
     everything, crossing = dispatched(step)
     # Inside a node every visit is a message of its own.
-    once = step.cluster.all_to_all_seconds(everything, together) if together > 1 else 0.0
+    once = step.cluster.all_to_all_seconds(everything, together, layout.etp) if together > 1 else 0.0
     if together < layout.ep:
-        once = max(once, step.cluster.all_to_all_seconds(everything, layout.ep, crossing=crossing))
+        once = max(once, step.cluster.all_to_all_seconds(everything, layout.ep, layout.etp, crossing=crossing))
+    once += step.cluster.all_gather_seconds(everything * layout.etp, layout.etp)
     forward, backward = computing if step.software.expert_overlap else (0.0, 0.0)
     return exposed(2 * once, forward), exposed(2 * once, backward)
 
@@ -116,7 +119,7 @@ def experts(step: Step, computing: Pair) -> Pair:
 def dispatched(step: Step) -> Pair:
     """Bytes of all rows that a rank has for experts, one per visit, and those of them that cross to other nodes."""
     layout, m = step.layout, step.model
-    nodes, row = layout.ep / step.cluster.together(layout.ep), 2 * step.tokens / layout.tp * m.hidden
+    nodes, row = layout.ep / step.cluster.together(layout.ep, layout.etp), 2 * step.tokens / layout.tp * m.hidden
     visited = nodes * (1 - (1 - 1 / nodes) ** m.experts_per_token)
     return row * m.experts_per_token, row * min(visited, m.nodes_per_token or visited) * (nodes - 1) / nodes
 
@@ -159,7 +162,7 @@ def rank_parameters(step: Step) -> Pair:
     layout = step.layout
     return (
         (parameters(step.model).total - routed) / (layout.tp * layout.pp),
-        routed / (layout.ep * layout.pp),
+        routed / (layout.ep * layout.etp * layout.pp),
     )
 
 
@@ -167,9 +170,12 @@ def data(step: Step, forward: float, backward: float, micro_batches: int) -> flo
     """Lessons 05, 08 and 09: gradients, and parameters where ZeRO shards them.
 
     forward, backward: seconds of one micro-batch in all layers of a rank, behind which messages travel. Gradients are
-    complete only in the last backward pass. ZeRO-3 gathers and reduces in every micro-batch; in a pipeline, which keeps
-    its parameters, once per step.
+    complete only in the last backward pass. A shard of them can be kept only if every micro-batch reduces its own
+    (ZeRO-2; `reductions`). ZeRO-3 gathers and reduces in every micro-batch; in a pipeline, which keeps its parameters,
+    once per step. Frozen weights have no gradients.
     """
+    if step.trained == "lora":
+        return frozen(step, forward, backward, micro_batches)
     layout, software = step.layout, step.software
     ordinary, routed = rank_parameters(step)
     layers = max(1.0, step.model.layers / layout.pp)
@@ -178,7 +184,7 @@ def data(step: Step, forward: float, backward: float, micro_batches: int) -> flo
         """Seconds for all parameters of the rank, `size` bytes each, in one piece per layer or bucket."""
         pieces = max(layers, ordinary * size / software.bucket) if software.bucket else layers
         seconds = pieces * kind(ordinary * size / pieces, layout.shards, layout.tp)
-        return seconds + pieces * kind(routed * size / pieces, layout.expert_data_ranks, layout.ep)
+        return seconds + pieces * kind(routed * size / pieces, layout.expert_data_ranks, layout.ep * layout.etp)
 
     def shown(seconds: float, window: float, overlap: bool) -> float:
         # Lesson 09, *Gathering ahead*: all pieces but one, as long as the computation lasts.
@@ -191,17 +197,43 @@ def data(step: Step, forward: float, backward: float, micro_batches: int) -> flo
     reduce = collective(cluster.reduce_scatter_seconds, software.gradient_bytes)
     gather = collective(cluster.all_gather_seconds, 2)
     if layout.zero_stage < 3:
-        return shown(reduce, backward, software.data_overlap) + shown(gather, forward, software.gather_overlap)
-    again = 0.0 if layout.pp > 1 else gather
+        last = shown(reduce, backward, software.data_overlap) + shown(gather, forward, software.gather_overlap)
+        # An earlier reduction has the whole next run of micro-batches to travel behind.
+        times = reductions(layout, micro_batches)
+        run = (forward + backward) * micro_batches / times
+        return last + (times - 1) * exposed(reduce, run if software.data_overlap else 0.0)
+    again = gather if layout.stage_between == 3 else 0.0
     once = shown(gather, forward, software.data_overlap) + shown(again + reduce, backward, software.data_overlap)
     once += step.memory_seconds(software.copy_bytes * (ordinary + routed))
-    seconds = once * (micro_batches if layout.pp == 1 else 1)
+    seconds = once * (micro_batches if layout.stage_between == 3 else 1)
     if (replicas := layout.data_ranks // layout.shards) > 1:
         # HSDP, lesson 09, *Links of two kinds*: shards are all-reduced over the replicas.
         nbytes = ordinary * software.gradient_bytes / layout.shards
         between = cluster.all_reduce_seconds(nbytes, replicas, layout.tp * layout.shards)
         seconds += shown(between, backward, software.data_overlap)
     return seconds
+
+
+def reductions(layout: Layout, micro_batches: int) -> int:
+    """How often a step reduces gradients: with ZeRO-2 per micro-batch, interleaved once per run of pp of them."""
+    if layout.zero_stage != 2:
+        return 1
+    return math.ceil(micro_batches / layout.pp) if layout.virtual_stages > 1 else micro_batches
+
+
+def frozen(step: Step, forward: float, backward: float, micro_batches: int) -> float:
+    """ZeRO-3's gathers of frozen weights, in both passes of every micro-batch; otherwise nothing to speak of."""
+    layout = step.layout
+    if layout.stage_between != 3:
+        return 0.0
+    ordinary, routed = rank_parameters(step)
+    layers = max(1.0, step.model.layers / layout.pp)
+    once = layers * step.cluster.all_gather_seconds(2 * ordinary / layers, layout.shards, layout.tp)
+    once += layers * step.cluster.all_gather_seconds(
+        2 * routed / layers, layout.expert_data_ranks, layout.ep * layout.etp
+    )
+    part = once * (1 - 1 / layers)
+    return micro_batches * (exposed(once, min(part, forward)) + exposed(once, min(part, backward)))
 
 
 def bytes_sent(step: Step, micro_batches: int) -> dict[str, float]:
@@ -222,20 +254,20 @@ def bytes_sent(step: Step, micro_batches: int) -> dict[str, float]:
         exchange = (2 + again) * (cp - 1) / cp * (keys + queries)
     else:  # backward, keys and values travel with their gradients
         exchange = (3 + again) * (cp - 1) * keys
-    together, (everything, crossing) = step.cluster.together(layout.ep), dispatched(step)
-    visits = everything * (together - 1) / together + crossing
+    together, (everything, crossing) = step.cluster.together(layout.ep, layout.etp), dispatched(step)
+    visits = everything * (together - 1) / together + crossing + everything * (layout.etp - 1)
     # Per parameter: an all-reduce; a reduce-scatter and an all-gather; with ZeRO-3, a gather for each pass.
-    per_parameter = 2 * gradient if layout.zero_stage == 0 else gradient + 2
+    per_parameter = 2 * gradient if layout.zero_stage == 0 else gradient * reductions(layout, micro_batches) + 2
     between = 0.0
     if layout.zero_stage == 3:
-        per_parameter = (gradient + 4) * micro_batches if layout.pp == 1 else gradient + 2
+        per_parameter = (gradient + 4) * micro_batches if layout.stage_between == 3 else gradient + 2
         between = 2 * gradient * (replicas - 1) / replicas / n
     ordinary, routed = rank_parameters(step)
     same = layout.expert_data_ranks
     return {
         "tensor": passes * all_reduces * 2 * (t - 1) / t * activation,
         "context": passes * layers * exchange,
-        "experts": passes * moe * 2 * (2 + again) * visits if layout.ep > 1 else 0.0,
+        "experts": passes * moe * 2 * (2 + again) * visits if layout.ep * layout.etp > 1 else 0.0,
         "stages": micro_batches * 2 * layout.virtual_stages * activation / t if layout.pp > 1 else 0.0,
         "data": ordinary * ((n - 1) / n * per_parameter + between) + routed * (same - 1) / same * per_parameter,
     }
@@ -243,9 +275,11 @@ def bytes_sent(step: Step, micro_batches: int) -> dict[str, float]:
 
 def optimizer(step: Step) -> float:
     """Lesson 08: Adam moves 30 bytes per parameter that a rank keeps, clipping and copies 8 per parameter it holds."""
+    if step.trained == "lora":
+        return 0.0
     layout = step.layout
     ordinary, routed = rank_parameters(step)
     kept = ordinary / {0: 1, 3: layout.shards}.get(layout.zero_stage, layout.data_ranks)
     kept += routed / (layout.expert_data_ranks if layout.zero_stage else 1)
-    held = (ordinary + routed) / (layout.shards if layout.zero_stage == 3 else 1)
+    held = (ordinary + routed) / (layout.shards if layout.stage_between == 3 else 1)
     return step.memory_seconds(30 * kept + 8 * held)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from planner import arithmetic, communication, memory
 from planner.arithmetic import Pair, Step
 from planner.layout import Layout, LayoutError, check
-from planner.software import MEGATRON, Software
+from planner.software import LORA_RANK, MEGATRON, Software
 from ranks.cluster import GB, Cluster
 from ranks.model import Model, flops_per_token, parameters
 
@@ -72,13 +72,27 @@ def counted_flops(model: Model, counting: str = "causal_half", recompute: str = 
     return flops_per_token(model, "full") * again
 
 
-def layer_terms(step: Step) -> dict[str, Pair]:
-    """(forward, backward) seconds of one layer and micro-batch on one rank, by term."""
+#: (forward, backward) seconds of a layer, by term.
+Terms = dict[str, Pair]
+
+
+def layer_terms(step: Step, known: dict[tuple[object, ...], Terms] | None = None) -> Terms:
+    """(forward, backward) seconds of one layer and micro-batch on one rank, by term.
+
+    known: what was found before for the same model, machine, software and precision. Only this part of the layout
+    counts, neither dp nor virtual stages nor ZeRO.
+    """
+    x = step.layout
+    again = (x.recompute, x.recompute_modules, x.recompute_layers * x.pp)
+    key = (step.moe, x.tp, x.cp, x.ep, x.etp, x.micro_batch, x.sequence_parallel, x.context, again)
+    if known is not None and key in known:
+        return known[key]
     found = {
         "matmuls": arithmetic.matmuls(step),
         "attention": arithmetic.attention(step),
         "elementwise": arithmetic.elementwise(step),
         "quantizing": arithmetic.quantizing(step),
+        "adapters": arithmetic.adapters(step),
         "tensor": communication.tensor(step),
     }
     found["context"] = communication.context(step, found["attention"])
@@ -87,7 +101,23 @@ def layer_terms(step: Step) -> dict[str, Pair]:
     found["recomputing"] = (0.0, arithmetic.recomputed(step, found))
     found["experts' overhead"] = arithmetic.experts_overhead(step, sum(f + b for f, b in found.values()))
     found["host"] = arithmetic.host(step, sum(f + b for f, b in found.values()))
-    return {term: pair for term, pair in found.items() if any(pair)}
+    found = {term: pair for term, pair in found.items() if any(pair)}
+    if known is not None:
+        known[key] = found
+    return found
+
+
+def whole_terms(step: Step, known: dict[tuple[object, ...], Terms] | None = None) -> Terms:
+    """(forward, backward) seconds of all layers and the logits for one micro-batch, by term."""
+    model = step.model
+    moe = model.moe_layers + (model.predicted_ahead if model.experts else 0)
+    kinds = [(model.layers + model.predicted_ahead - moe, step), (moe, replace(step, moe=True))]
+    whole: Terms = {"logits": arithmetic.logits(step)}
+    for count, kind in kinds:
+        for term, (forward, backward) in layer_terms(kind, known).items() if count else ():
+            before = whole.get(term, (0.0, 0.0))
+            whole[term] = (before[0] + count * forward, before[1] + count * backward)
+    return whole
 
 
 def slowest_stage(step: Step, layers: float, head: float) -> float:
@@ -116,37 +146,39 @@ def predict(
     precision: str = "bf16",
     software: Software = MEGATRON,
     memory_limit: bool = True,
+    trained: str = "all",
+    lora_rank: int = LORA_RANK,
 ) -> Prediction:
     """The prediction for a step of `batch` sequences. LayoutError if this layout cannot run it.
 
-    memory_limit: nor may it need more memory than a GPU has.
+    memory_limit: nor may it need more memory than a GPU has. trained: "all" weights, or "lora": adapters of
+    rank `lora_rank` only.
     """
-    check(model, cluster, layout, batch)
-    if precision not in arithmetic.PRECISIONS or arithmetic.PRECISIONS[precision][0] not in cluster.flops:
-        known = [name for name, (kind, *_) in arithmetic.PRECISIONS.items() if kind in cluster.flops]
-        raise ValueError(f"{cluster.name} has no {precision!r}; it has {', '.join(known)}")
-    step = Step(model, software.machine(cluster), layout, software, precision)
-    micro_batches = layout.micro_batches(batch)
-    moe = model.moe_layers + (model.predicted_ahead if model.experts else 0)
-    kinds = [(model.layers + model.predicted_ahead - moe, step), (moe, replace(step, moe=True))]
-    whole: dict[str, Pair] = {"logits": arithmetic.logits(step)}
-    for count, kind in kinds:
-        for term, (forward, backward) in layer_terms(kind).items() if count else ():
-            before = whole.get(term, (0.0, 0.0))
-            whole[term] = (before[0] + count * forward, before[1] + count * backward)
+    if trained not in ("all", "lora"):
+        raise ValueError(f"trained is {trained!r}; it must be 'all' or 'lora'")
+    check(model, cluster, layout, batch, precision=precision, software=software)
+    found = added_up(Step(model, cluster, layout, software, precision, trained=trained, lora_rank=lora_rank), batch)
+    if memory_limit and found.nbytes > cluster.memory:
+        need = f"{found.nbytes / GB:.0f} GB, and a GPU of {cluster.name} has {cluster.memory / GB:.0f}"
+        largest = max(found.memory, key=lambda term: found.memory[term])
+        advice = "split the model over more GPUs" if largest == "states" else "split or recompute more"
+        raise LayoutError(f"this layout needs {need}; most are {largest}: {advice}", "memory")
+    return found
+
+
+def added_up(step: Step, batch: int, known: dict[tuple[object, ...], Terms] | None = None) -> Prediction:
+    """The prediction, whether the layout fits or not."""
+    layout, micro_batches = step.layout, step.layout.micro_batches(batch)
+    whole = whole_terms(step, known)
     forward, backward = (sum(pair[i] for pair in whole.values()) / layout.pp for i in (0, 1))
     mean, head = forward + backward, sum(whole["logits"])
     slowest = slowest_stage(step, layout.pp * mean - head, head)
     time = {term: micro_batches * sum(pair) / layout.pp for term, pair in whole.items()}
     time["imbalance"] = micro_batches * (slowest - mean)
+    time["offloading"] = micro_batches * arithmetic.offloaded(step, memory.offloaded_bytes(step), forward, backward)
     time["bubble"] = communication.bubble(step, forward, backward, micro_batches)
     time["stages"] = communication.stages(step, micro_batches)
     time["data"] = communication.data(step, forward, backward, micro_batches)
     time["optimizer"] = communication.optimizer(step)
     time = {term: seconds for term, seconds in time.items() if seconds}
-    found = Prediction(model, cluster, layout, batch, time, memory.terms(step, micro_batches))
-    if memory_limit and found.nbytes > step.cluster.memory:
-        need = f"{found.nbytes / GB:.0f} GB, and a GPU of {cluster.name} has {step.cluster.memory / GB:.0f}"
-        largest = max(found.memory, key=lambda term: found.memory[term])
-        raise LayoutError(f"this layout needs {need}; most are {largest}: split or recompute more")
-    return found
+    return Prediction(step.model, step.cluster, layout, batch, time, memory.terms(step, micro_batches))

@@ -18,7 +18,8 @@ from ranks.model import Latent, Model
 WORDS = {
     "torchtitan async": ("async tp", "asynctp"),
     "torchtitan": ("torchtitan", "torchao"),
-    "fsdp": ("fms-fsdp", "pytorch fsdp", "tinyllama"),
+    "fms-fsdp": ("fms-fsdp",),
+    "fsdp": ("pytorch fsdp", "tinyllama"),
     "olmo": ("olmo",),
     "nanotron": ("ultra-scale", "ultrascale", "nanotron", "smollm"),
     "llm-foundry": ("foundry", "mosaic"),
@@ -30,6 +31,8 @@ WORDS = {
     "megatron 2025": ("25.02", "25.04", "25.07", "25.09", "25.11"),
     "megatron 26.06": ("26.06", "26.08", "26.10"),
 }
+#: The same, of Megatron-Bridge's performance recipes.
+BRIDGES = {"megatron": "megatron bridge", "megatron 2025": "bridge 2025", "megatron 26.06": "bridge 26.06"}
 #: Fields that a row must have; everything else has a default.
 REQUIRED = ("name", "model", "cluster", "gpus", "layout", "precision", "published")
 REQUIRED_OF_MODEL = ("layers", "hidden", "heads", "seq")
@@ -92,13 +95,13 @@ def _read(name: str, row: Mapping[str, Any]) -> Run:
     model = model_of(name, row["model"])
     gpus = whole(row, "gpus", 0)
     given = {key: value for key, value in row["layout"].items() if value is not None}
-    sizes = {axis: whole(given, axis, 1) for axis in ("tp", "pp", "cp", "ep")}
+    sizes = {axis: whole(given, axis, 1) for axis in ("tp", "pp", "cp", "ep", "etp")}
     stage = sizes["tp"] * sizes["pp"] * sizes["cp"]
     dp = whole(given, "dp", max(1, gpus // stage))
     if dp * stage != gpus and dp * sizes["tp"] * sizes["pp"] == gpus:
         dp //= sizes["cp"]  # the source counts context parallelism as data parallelism
     if dp * stage != gpus:
-        axes = " x ".join(f"{axis} {size}" for axis, size in {"dp": dp, **sizes}.items() if axis != "ep")
+        axes = " x ".join(f"{axis} {size}" for axis, size in {"dp": dp, **sizes}.items() if axis not in ("ep", "etp"))
         raise ValueError(f"{axes} = {dp * stage} ranks, but gpus is {gpus}; make the product equal")
     fixed = {
         **sizes,
@@ -109,6 +112,9 @@ def _read(name: str, row: Mapping[str, Any]) -> Run:
         "sequence_parallel": bool(given.get("sequence_parallel", software.sequence_parallel)),
         "schedule": given.get("schedule", "1f1b"),
         "context": given.get("context", "ring"),
+        "recompute_modules": tuple(given.get("recompute_modules", ())),
+        "recompute_layers": whole(given, "recompute_layers", 0, least=0),
+        "offload_layers": whole(given, "offload_layers", 0, least=0),
     }
     micro = whole(given, "micro_batch", 0, least=0)
     batch = whole(row, "batch_sequences", dp * max(1, micro) * 4 * sizes["pp"])
@@ -117,7 +123,7 @@ def _read(name: str, row: Mapping[str, Any]) -> Run:
         b for b in (1, 2, 4, 8) if per_replica % b == 0 and per_replica / b >= sizes["pp"]
     ] or [1]  # fmt: skip
     per_stage = max(1, model.layers // sizes["pp"])
-    open_stages = sizes["pp"] > 1 and software.interleaves
+    open_stages = sizes["pp"] > 1 and "interleaving" in software.features
     stages = [whole(given, "virtual_stages", 1)] if given.get("virtual_stages") else [
         v for v in range(1, min(24, per_stage) + 1) if per_stage % v == 0 and (v == 1 or open_stages)
     ]  # fmt: skip
@@ -130,7 +136,7 @@ def _read(name: str, row: Mapping[str, Any]) -> Run:
     for key, value in published.items():
         if not isinstance(value, int | float) or not value > 0:
             raise ValueError(f"{key} is {value!r}; it must be a number above 0")
-    found = cluster.find(row["cluster"])
+    found = software.machine(cluster.find(row["cluster"]))
     return Run(name, model, found, layouts, batch, str(row["precision"]).lower(), software, counting, published)
 
 
@@ -156,6 +162,8 @@ def software_of(row: Mapping[str, Any]) -> Software:
         wanted = told
     if wanted == "torchtitan" and row["precision"] == "bf16" and not any(w in text for w in ("compile", "torchao")):
         wanted = "torchtitan eager"  # its configurations do not compile unless they are told to
+    if "megatron-bridge" in text:
+        wanted = BRIDGES.get(wanted, wanted)
     return SOFTWARE[wanted]
 
 
@@ -197,9 +205,9 @@ def model_of(name: str, given: Mapping[str, Any]) -> Model:
 def compare(run: Run) -> Comparison:
     """The prediction against the first published number.
 
-    Of layouts that the source leaves open, the fastest that fits the memory counts; if none fits, the smallest.
+    Of layouts that the source leaves open, the fastest that runs and fits counts; if none fits, the smallest.
     """
-    found = []
+    found, refused = [], []
     for layout in run.layouts:
         # A batch that does not divide is rounded: published sweeps have a few.
         whole = layout.dp * layout.micro_batch
@@ -209,8 +217,10 @@ def compare(run: Run) -> Comparison:
                 predict(run.model, run.cluster, layout, batch, run.precision, run.software, memory_limit=False)
             )
         except ValueError as error:
-            raise RowError(f"{run.name}: {error}") from error
-    room = FILLED * run.software.machine(run.cluster).memory
+            refused.append(error)
+    if not found:
+        raise RowError(f"{run.name}: {refused[0]}") from refused[0]
+    room = FILLED * run.cluster.memory
     fitting = [p for p in found if p.nbytes < room]
     best = min(fitting, key=lambda p: p.seconds / p.batch) if fitting else min(found, key=lambda p: p.nbytes)
     unit = next(unit for unit in PUBLISHED if unit in run.published)

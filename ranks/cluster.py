@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 GB = 1e9
 #: What makers print as "GB" of memory: dies hold powers of two (ml-engineering, as below, "Accelerator memory").
@@ -81,7 +82,9 @@ class Cluster:
     between a GPU and its host. switch_share: the part of `NVLINK_SHARE` that a vector added up by the switch itself
     reaches (NCCL's `nvlsEfficiency`); 0 where the switch cannot add. network_step: seconds per step of a ring over the
     network. network_level: seconds per level of a tree over it. ll: bytes per second that LL reaches at most inside a
-    domain (NCCL's `llMaxBws`). source: where the numbers come from.
+    domain (NCCL's `llMaxBws`). host_gpus: GPUs that share a host link. host_memory: bytes of the host's memory per GPU
+    (a DGX H100 has 2 TB for 8, a Grace 480 GB for two). like: the machine whose kernels this one runs as fast as, for a
+    machine of your own (`own`). source: where the numbers come from.
     """
 
     name: str
@@ -98,6 +101,9 @@ class Cluster:
     network_step: StartUp = field(default=NETWORK_STEP)
     network_level: float = TREE_NETWORK
     ll: float = 141 * GB
+    host_gpus: int = 1
+    host_memory: float = 250 * GB
+    like: str = ""
 
     def together(self, group_size: int, stride: int = 1) -> int:
         """How many ranks of a group share an NVLink domain: the group's ranks are `stride` apart in the numbering.
@@ -230,13 +236,13 @@ CLUSTERS = {
             "GB200 NVL72", {**GRACE, "nvfp4": 10000e12}, 186 * GIB, 8000 * GB, 72, 900 * GB, 72, 50 * GB,
             450 * GB, 0.74,
             f"One of 72 GPUs of a rack. {ACCELERATORS}; {LINKS}; host link: NVLink-C2C, shared by two GPUs",
-            ll=282 * GB,
+            ll=282 * GB, host_gpus=2,
         ),
         Cluster(
             "GB300 NVL72", {**GRACE, "nvfp4": 15000e12}, 277.5 * GIB, 8000 * GB, 72, 900 * GB, 72, 100 * GB,
             450 * GB, 0.74,
             f"One of 72 GPUs of a rack. {ACCELERATORS} (nvidia-smi: 284,208 MiB); {LINKS}; 800 Gb/s: not reopened",
-            ll=282 * GB,
+            ll=282 * GB, host_gpus=2,
         ),
         Cluster(
             "25 Gb/s", HOPPER, 80 * GIB, 3350 * GB, 8, 450 * GB, 1, 3.125 * GB, 63 * GB, 0.85,
@@ -261,3 +267,72 @@ def find(name: str) -> Cluster:
         if plain(cluster.name) == plain(name):
             return cluster
     raise ValueError(f"no cluster {name!r}; there are: {', '.join(CLUSTERS)}")
+
+
+#: Fields of a machine of your own, and their units, as people say them: what each must have, then what it may have.
+OWN = {
+    "like": "the known machine whose kernels it shares",
+    "tflops": "dense 10¹² FLOP/s per GPU, by precision: bf16, fp8, nvfp4",
+    "memory_gb": "10⁹ bytes of memory per GPU",
+    "memory_bandwidth_gb_s": "10⁹ bytes per second of that memory",
+    "domain": "GPUs that NVLink, or the like, joins",
+    "nvlink_gb_s": "10⁹ bytes per second and direction that a GPU sends in its domain",
+    "ports": "network ports per domain",
+    "port_gb_s": "10⁹ bytes per second and direction of a port",
+}
+MAY_OWN = {
+    "name": "what it is called",
+    "host_link_gb_s": "10⁹ bytes per second between a host and its GPUs",
+    "host_gpus": "GPUs that share this link",
+    "host_memory_gb": "10⁹ bytes of the host's memory per GPU",
+}
+#: The `source` of a machine of your own.
+OWN_SOURCE = "a machine of your own"
+
+
+def own(given: Mapping[str, Any]) -> Cluster:
+    """A machine of your own, from the fields of `OWN` and `MAY_OWN`. ValueError, in one line.
+
+    Its kernels reach the part of its peak that those of the machine `like` reach of theirs, and what no field describes
+    is that machine's too.
+    """
+    for name in given:
+        if name not in OWN and name not in MAY_OWN:
+            raise ValueError(f"a machine has no field {name!r}; it has {', '.join([*OWN, *MAY_OWN])}")
+    for name, unit in OWN.items():
+        if given.get(name) is None:
+            raise ValueError(f"the machine's field {name!r} is missing: {unit}")
+    known, tflops = find(given["like"]), given["tflops"]
+    for name, value in given.items():
+        if name not in ("name", "like", "tflops"):
+            _above_0(name, value)
+        if name in ("domain", "ports", "host_gpus") and not isinstance(value, int):
+            raise ValueError(f"{name} is {value!r}; it must be a whole number")
+    if "bf16" not in tflops:
+        raise ValueError(f"tflops has no bf16: {OWN['tflops']}")
+    for kind, rate in tflops.items():
+        if kind not in known.flops:
+            raise ValueError(f"tflops has {kind}, and {known.name} has {', '.join(known.flops)}; choose another 'like'")
+        _above_0(f"tflops of {kind}", rate)
+    return replace(
+        known,
+        name=given.get("name") or "own machine",
+        like=known.name,
+        flops={kind: rate * 1e12 for kind, rate in tflops.items()},
+        memory=given["memory_gb"] * GB,
+        memory_bandwidth=given["memory_bandwidth_gb_s"] * GB,
+        domain=given["domain"],
+        nvlink=given["nvlink_gb_s"] * GB,
+        ports=given["ports"],
+        port=given["port_gb_s"] * GB,
+        host_link=given["host_link_gb_s"] * GB if "host_link_gb_s" in given else known.host_link,
+        host_gpus=given.get("host_gpus") or known.host_gpus,
+        host_memory=given["host_memory_gb"] * GB if "host_memory_gb" in given else known.host_memory,
+        source=OWN_SOURCE,
+    )
+
+
+def _above_0(name: str, value: Any) -> None:
+    """ValueError unless the value is a number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{name} is {value!r}; it must be a number above 0")

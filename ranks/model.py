@@ -11,7 +11,8 @@ and both moments of Adam in float32 (4 bytes each).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,14 @@ class Model:
     experts that all tokens visit; dense_layers: layers with a dense MLP (all of them without experts). predicted_ahead:
     extra layers that predict further tokens (multi-token prediction); parameters do not count them. latent: None for
     ordinary attention. window, windowed: in this part of the layers a token looks back at most `window` tokens.
-    nodes_per_token: a token goes to experts on at most so many nodes, None for any number.
+    nodes_per_token: a token goes to experts on at most so many nodes, None for any number. document: tokens of each of
+    the documents that are packed into a sequence, None for a single one; a token attends to its own document alone.
+
+    What follows has no effect on what is computed here; exports need it. architecture: Hugging Face's `model_type`, ""
+    if not known. rotary_base: θ of the rotary embedding; rotary_share: the part of a head that it turns;
+    rotary_scaling: the kind of its scaling to longer sequences, "" for none. norm_epsilon: what norms add to the
+    variance. rotary_base and norm_epsilon are None if not known. query_key_norm: each head's queries and keys are
+    normalized. query_key_value_bias: the linear layers before attention have biases.
     """
 
     name: str
@@ -60,6 +68,14 @@ class Model:
     window: int | None = None
     windowed: float = 0.0
     nodes_per_token: int | None = None
+    document: int | None = None
+    architecture: str = ""
+    rotary_base: int | None = None
+    rotary_share: float = 1.0
+    rotary_scaling: str = ""
+    norm_epsilon: float | None = None
+    query_key_norm: bool = False
+    query_key_value_bias: bool = False
 
     @property
     def moe_layers(self) -> int:
@@ -102,11 +118,13 @@ def mlp_parameters(model: Model, width: int) -> int:
     return (3 if model.gated else 2) * model.hidden * width
 
 
+@lru_cache(maxsize=64)
 def expert_parameters(model: Model) -> int:
     """Parameters of all routed experts of all layers: what expert parallelism divides."""
     return model.moe_layers * model.experts * mlp_parameters(model, model.expert_ffn)
 
 
+@lru_cache(maxsize=64)
 def parameters(model: Model) -> Parameters:
     """All parameters, norms included (one weight per entry, no biases), and those that one token uses."""
     m = model
@@ -139,10 +157,16 @@ def attention_width(model: Model) -> float:
     return model.heads * (model.latent.plain + model.latent.rotary + model.latent.value) / 2
 
 
+def document_tokens(model: Model) -> int:
+    """Tokens of a document, which is the whole sequence unless several are packed into one."""
+    return min(model.document or model.sequence, model.sequence)
+
+
 def mean_context(model: Model) -> float:
-    """Tokens that a token attends to on average under the causal mask: half the sequence, fewer where layers look back
+    """Tokens that a token attends to on average under the causal mask: half its document, fewer where layers look back
     only `window` tokens."""
-    s, window = model.sequence, min(model.window or model.sequence, model.sequence)
+    s = document_tokens(model)
+    window = min(model.window or s, s)
     return (1 - model.windowed) * s / 2 + model.windowed * (window - window**2 / (2 * s))
 
 
@@ -208,15 +232,20 @@ def logits_bytes_per_token(model: Model, tensor: int = 1, per_entry: float = 12)
     return per_entry * model.vocab / tensor
 
 
-#: Sizes: Table 3 of the Llama 3 report (arXiv 2407.21783); vocabulary: the models' configurations.
-LLAMA3_8B = Model("Llama 3 8B", 32, 4096, 32, 8, 128, 14336, 128256, 8192)
-LLAMA3_70B = Model("Llama 3 70B", 80, 8192, 64, 8, 128, 28672, 128256, 8192)
-LLAMA3_405B = Model("Llama 3 405B", 126, 16384, 128, 8, 128, 53248, 128256, 8192)
-#: deepseek-ai/DeepSeek-V3, inference/configs/config_671B.json; pre-trained on sequences of 4,096 tokens.
+#: Sizes and rotary base: Table 3 of the Llama 3 report (arXiv 2407.21783); vocabulary, epsilon: their configurations.
+LLAMA3_8B = Model(
+    "Llama 3 8B", 32, 4096, 32, 8, 128, 14336, 128256, 8192,
+    architecture="llama", rotary_base=500000, norm_epsilon=1e-5,
+)  # fmt: skip
+LLAMA3_70B = replace(LLAMA3_8B, name="Llama 3 70B", layers=80, hidden=8192, heads=64, ffn=28672)
+LLAMA3_405B = replace(LLAMA3_8B, name="Llama 3 405B", layers=126, hidden=16384, heads=128, ffn=53248)
+#: deepseek-ai/DeepSeek-V3, inference/configs/config_671B.json, rotary base and epsilon: inference/model.py; pre-trained
+#: on sequences of 4,096 tokens.
 DEEPSEEK_V3 = Model(
     "DeepSeek-V3", 61, 7168, 128, 128, 128, 18432, 129280, 4096,
     experts=256, experts_per_token=8, expert_ffn=2048, shared_experts=1, dense_layers=3, nodes_per_token=4,
     latent=Latent(query=1536, key_value=512, plain=128, rotary=64, value=128),
+    architecture="deepseek_v3", rotary_base=10000, norm_epsilon=1e-6,
 )  # fmt: skip
 
 #: Name → model.

@@ -26,9 +26,8 @@ from autograder.answers.answer import Answer
 from autograder.authoring import rules, where
 from autograder.authoring.where import Exercise
 from autograder.checking.check import share_inputs
-from autograder.grading import jail, retry
+from autograder.grading import jail, outcome, retry
 from autograder.grading.course import Course
-from autograder.grading.nbgrader import scoring
 from autograder.lessons import notebook, release
 from autograder.soundness import audit, matrix
 
@@ -128,8 +127,7 @@ def jailed(exercise: Exercise) -> Iterator[str]:
         for one in known:
             _hand_in(course, one)
             cell, why = retry.run_again(course, "wrong", exercise.lesson, test)
-            lost = filter(scoring.is_lost, scoring.outcomes_of(cell))
-            hints = {hint.name for outcome in lost for hint in outcome.failure.hints}
+            hints = {hint.name for tried in outcome.of_metadata(cell).lost for hint in tried.reason.hints}
             if not why:
                 yield f"wrong answer {one.name} keeps its marks"
             elif one.name not in hints:

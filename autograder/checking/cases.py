@@ -25,7 +25,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from numbers import Real
 from pathlib import Path
 from types import GeneratorType
@@ -284,10 +284,11 @@ def _showing_the_input(case: Any) -> Iterator[None]:
     """Inside, what turns out wrong names the case, with its input where that is short. The evidence is without it."""
     try:
         yield
-    except CheckFailed as failure:
+    except CheckFailed as error:
+        failure = error.failure
         if failure.kind != WRONG or failure.case not in ("", case.name):
             raise
-        got = failure.got if failure.case else _plain(failure.got)
+        got = error.got if failure.case else _plain(error.got)
         given = [one for one in case.args if not callable(one)]
         text = case.shows[:INPUT] or (
             ", ".join(shown(one, LONG + 1) for one in given) if all(map(_is_data, given)) else ""
@@ -327,13 +328,12 @@ def _launch(cases: list[Any]) -> None:
             for case in cases:
                 _launch([case])
             raise
-        first, *more = " ".join(filter(None, [cases[0].must, error.message])).split("\n")
-        text = "\n".join([f"{first} (case: {cases[0].name})", *more])
+        first, *more = " ".join(filter(None, [cases[0].must, error.failure.message])).split("\n")
         # The message is long, so its first line names the case.
-        compared = (cases[0].name, error.got)
-        failure = CheckFailed(text, "", error.got, (), error.kind, error.error, compared)
-        failure.fault = error.fault
-        raise failure from error.__cause__
+        told = copy.copy(error)
+        told.failure = replace(error.failure, message="\n".join([f"{first} (case: {cases[0].name})", *more]), case="")
+        told.compared = (cases[0].name, error.got)
+        raise told from error.__cause__
     own = [results.ledger.of(rank) for rank in range(cases[0].ranks)]
     of_ranks = [ledger.between_barriers() for ledger in own]
     for ledger, parts in zip(own, of_ranks, strict=True):
@@ -416,10 +416,10 @@ def _judge_fact(case: Any, name: str, moment: int, now: list[Any], wanted: list[
                 continue
             when = f" {now[rank].when}" if getattr(now[rank], "when", "") else ""
             _compare(got, want, f"{about['words']}{when}{place}", about["because"])
-        except CheckFailed as failure:
-            seen = _dtypes if isinstance(failure.got, _WrongDtype) else about["seen"]
+        except CheckFailed as error:
+            seen = _dtypes if isinstance(error.got, _WrongDtype) else about["seen"]
             values = [_plain(seen(getattr(one, name))) for one in now]
-            raise CheckFailed(failure.message, case.name, [name, moment, values, *clues]) from None
+            raise CheckFailed(error.failure.message, case.name, [name, moment, values, *clues]) from None
 
 
 class _WrongDtype(str):

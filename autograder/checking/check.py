@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import functools
 import inspect
 import io
@@ -139,24 +140,20 @@ def check(exercise: str, points: float = 0.0, *, veto: bool = False, fixed: str 
         @functools.wraps(body)
         def run(*subjects: Any) -> None:
             seed, launches = fresh_seed(), Launches()
-            failure = attempt(body, subjects, seed, launches)
-            if failure is None:
+            failed = attempt(body, subjects, seed, launches)
+            if failed is None:
                 return
-            # Another exception than `failure`, without what its frames hold.
-            told = CheckFailed(
-                failure.message, failure.case, failure.got, (), failure.kind, failure.error, failure.compared
-            )
-            told.check, told.ledger, told.seed = body.__name__, failure.ledger, seed
-            told.fault = failure.fault
-            if told.kind != UNWRITTEN and not told.fault:  # a check's own mistake fails all answers alike
+            told, failure = copy.copy(failed), failed.failure  # another exception, without what its frames hold
+            told.seed, failure.check = seed, body.__name__
+            if failure.kind != UNWRITTEN and not failure.fault:  # a check's own mistake fails all answers alike
                 of_exercise = [one for one in REGISTERED.values() if one.exercise == exercise]
                 core = max(of_exercise, key=lambda one: one.points, default=declared).name
                 told.find_hints = functools.partial(
                     hints.matching, exercise, body, seed, told.compared, attempt, launches.count, core=core
                 )
-            if not hints.grading().later:
-                told.hints = told.find_hints()
-            raise told from failure.__cause__
+            if told.find_hints and not hints.grading().later:
+                failure.hints = list(told.find_hints())
+            raise told from failed.__cause__
 
         declared = Check(exercise, points, veto, run, fixed)
         _refuse(declared)
@@ -246,9 +243,9 @@ def attempt(body: Callable, subjects: tuple, seed: int, launches: Launches | Non
         text, became = f"Your code raised {kind}: {error}", _what_became_of(error)
         if fault := faults.of_check(error, body, subjects):
             text, became = CANNOT_JUDGE.format(f"{kind}: {error}"), (WRONG, "")
-        failure = CheckFailed(text, _case_of(error), got, (), *became, ("raised", got))
-        failure.fault, failure.__cause__ = fault, error
-        return failure
+        raised = CheckFailed(text, _case_of(error), got, *became, ("raised", got), fault)
+        raised.__cause__ = error
+        return raised
     return None
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,8 @@ T = TypeVar("T")
 WRONG, RAISED, HANG, DIED, UNWRITTEN = "wrong", "raised", "hang", "died", "unwritten"
 
 
-class Hint(NamedTuple):
+@dataclass(frozen=True)
+class Hint:
     """What the author of a known wrong answer would say to it. name: of that answer. sure: is it hardly another one?"""
 
     name: str
@@ -31,12 +32,42 @@ class Hint(NamedTuple):
     sure: bool = True
 
 
-class CheckFailed(AssertionError):
-    """A property does not hold.
+@dataclass
+class Failure:
+    """Why a cell did not run to its end, or why a property does not hold."""
 
-    message: a sentence for the student. case: on which input, "" if the message says it. got: the evidence. hints: of
-    the known wrong answers that fail in the same way. kind: WRONG, RAISED, HANG, DIED or UNWRITTEN. error: the class of
-    what the answer raised. compared: what is the same in another answer that makes the same mistake, if not case and
+    #: WRONG, RAISED, HANG, DIED or UNWRITTEN; of a run (`outcome`), TIMEOUT, OUT_OF_TIME or OUTDATED as well.
+    kind: str
+    #: The class of what was raised.
+    error: str = ""
+    #: A sentence for the student, if a check failed; else the error's own text.
+    message: str = ""
+    #: On which input, "" if the message says it.
+    case: str = ""
+    #: The check that failed, if it was one.
+    check: str = ""
+    #: Of the known wrong answers that fail in the same way.
+    hints: list[Hint] = field(default_factory=list)
+    #: The check's own mistake that showed here, if it is one: `path:line: error` (`faults`).
+    fault: str = ""
+    #: The seconds after which the cell was stopped.
+    limit: float = 0.0
+    #: What ended the kernel, if known.
+    why: str = ""
+
+    @classmethod
+    def of_data(cls, data: dict[str, Any]) -> Failure:
+        """The failure of which `dataclasses.asdict` or a notebook has kept this; texts, whatever stands there."""
+        texts = {one.name: str(data[one.name]) for one in fields(cls) if one.type == "str" and one.name in data}
+        told = data.get("hints", [])
+        hints = [Hint(str(one["name"]), str(one["text"]), one.get("sure") is not False) for one in told]
+        return cls(**texts, hints=hints, limit=float(data.get("limit", 0)))
+
+
+class CheckFailed(AssertionError):
+    """A property does not hold; `failure` says why.
+
+    got: the evidence. compared: what is the same in another answer that makes the same mistake, if not case and
     evidence.
     """
 
@@ -45,45 +76,24 @@ class CheckFailed(AssertionError):
         message: str,
         case: str = "",
         got: Any = None,
-        hints: Iterable[Hint] = (),
         kind: str = WRONG,
         error: str = "",
         compared: Any = None,
+        fault: str = "",
     ):
-        self.message, self.case, self.got, self.hints = message, case, got, tuple(hints)
-        self.kind, self.error = kind, str(error)
-        self.compared = (case, got) if compared is None else compared
-        #: The check that failed.
-        self.check = ""
-        #: The check's own mistake that showed here, if it is one: `path:line: error` (`faults`).
-        self.fault = ""
+        self.failure = Failure(kind, str(error), message, case, fault=fault)
+        self.got, self.compared = got, (case, got) if compared is None else compared
         #: The messages of the ranks that failed, if any: for a picture of them.
         self.ledger: Any = None
         #: The seed of the inputs on which it failed; it repeats the failure (`check.AUTOGRADER_SEED`).
         self.seed: int | None = None
-        #: Searches for the hints, where that was put off (`hints.later`); `passed`: the checks that the answer passes.
-        self.find_hints: Callable[..., tuple[Hint, ...]] = lambda **_: ()
+        #: Searches for the hints, where there may be some; `passed`: the checks that the answer passes.
+        self.find_hints: Callable[..., tuple[Hint, ...]] | None = None
         super().__init__(message)
 
     def __str__(self) -> str:
-        hints = [f"{'Hint' if hint.sure else 'Perhaps'}: {hint.text}" for hint in self.hints]
-        return "\n".join([with_case(self.message, self.case), *hints])
-
-    def record(self) -> dict[str, Any]:
-        """The failure as plain data, for the notebook in which it is kept."""
-        hints = [hint._asdict() for hint in self.hints]
-        return {"check": self.check, "kind": self.kind, "error": self.error, "message": self.message,
-                "case": self.case, "hints": hints, **({"fault": self.fault} if self.fault else {})}  # fmt: skip
-
-    @classmethod
-    def of_record(cls, record: dict[str, Any]) -> CheckFailed:
-        """The failure of which `record` was made, without its evidence."""
-        hints = tuple(Hint(str(one["name"]), str(one["text"]), one.get("sure") is not False) for one in record["hints"])
-        texts = {key: str(record[key]) for key in ("message", "case", "kind", "error")}
-        failure = cls(**texts, hints=hints)
-        failure.check, failure.fault = str(record["check"]), str(record.get("fault", ""))
-        failure.find_hints = lambda **_: hints
-        return failure
+        hints = [f"{'Hint' if hint.sure else 'Perhaps'}: {hint.text}" for hint in self.failure.hints]
+        return "\n".join([with_case(self.failure.message, self.failure.case), *hints])
 
 
 def with_case(message: str, case: str) -> str:
@@ -248,8 +258,8 @@ class OneRank:
         """As `expect_close`, on this rank, with the evidence of all ranks."""
         try:
             expect_close(self.case, got, expected, what=f"{what} on rank {self.rank}", rtol=rtol, **how)
-        except CheckFailed as failure:
-            raise CheckFailed(failure.message, failure.case, self.evidence) from None
+        except CheckFailed as error:
+            raise CheckFailed(error.failure.message, error.failure.case, self.evidence) from None
 
 
 def each_rank(

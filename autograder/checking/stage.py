@@ -205,9 +205,8 @@ def run_ranks(
         where = "" if where in ("", OURS) else f" ({where})"
         text, kind = f"With {case}, {error.headline}{where}", RAISED if error.type_name else DIED
         compared = (case, error.evidence)
-        failure = CheckFailed(text, "", error.evidence, (), kind, error.type_name, compared)
-        failure.fault = "" if where else faults.of_driver(error, driver or worker)
-        raise failure from error
+        fault = "" if where else faults.of_driver(error, driver or worker)
+        raise CheckFailed(text, "", error.evidence, kind, error.type_name, compared, fault) from error
     except ranks.HangError as error:
         text, compared = f"With {case}, {without_our_lines(str(error))}", (case, error.evidence)
         raise CheckFailed(text, "", error.evidence, kind=HANG, compared=compared) from error

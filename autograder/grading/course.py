@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import nbformat
 from tqdm import tqdm
 
-from autograder.grading import handed_in, limits
+from autograder.grading import handed_in, limits, outcome
 from autograder.grading.nbgrader import by_hand, lock
 from autograder.grading.nbgrader.gradebook import (
     Row,
@@ -355,8 +355,8 @@ class Course:
             if error is not None:
                 raise ValueError(f"nothing was graded: the solution of {lesson} cannot be run here: {error}")
             for test in filter(run_cells.is_test, nbformat.reads(executed, as_version=4).cells):
-                if not scoring.passed(test):
-                    why = scoring.comment(test, None).split("\n")[0]
+                if not (found := outcome.of_metadata(test)).passed:
+                    why = scoring.comment(found).split("\n")[0]
                     text = f"nothing was graded: the solution of {lesson} fails its own {test.id} here: {why}"
                     raise ValueError(text)
             done[f"/{lesson}"] = states[lesson]
@@ -368,8 +368,8 @@ class Course:
         from autograder.grading.running import workers
 
         with workers.Workers(1, jail=self.jail) as pool:
-            outcome = next(iter(pool.run([self.task(student, lesson)])))
-        return self.write_grade(student, lesson, *outcome[1:])
+            _, executed, error = next(iter(pool.run([self.task(student, lesson)])))
+        return self.write_grade(student, lesson, executed, error)
 
     def write_grade(self, student: str, lesson: str, executed: str, error: Exception | None = None) -> str:
         """Write what a worker found into the gradebook and the feedback, with nbgrader; '' or what went wrong.
@@ -491,7 +491,5 @@ def _check_tmpdir() -> None:
 
 def _decided_by_others(executed: str) -> bool:
     """Did a test fail by a limit of time while other programs had the processors for most of the time?"""
-    from autograder.grading.running import run_cells
-
-    nb = json.loads(executed)
-    return nb["metadata"].get("autograder", {}).get("busy", False) and run_cells.failed_by_time(nb["cells"])
+    busy = json.loads(executed)["metadata"].get("autograder", {}).get("busy", False)
+    return busy and outcome.failed_by_time(outcome.of_text(executed))

@@ -10,7 +10,7 @@ import nbformat
 
 from autograder.checking.check import SEED, read_seed
 from autograder.grading import command as grade
-from autograder.grading import limits
+from autograder.grading import limits, outcome
 from autograder.grading.course import Course
 from autograder.lessons import notebook
 
@@ -27,14 +27,12 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status: 1 when the test fails again, 0 when it passes now."""
-    from autograder.grading.nbgrader import scoring
-
     arguments.lessons = [arguments.lesson]
     course = grade.course_of(arguments)
     arguments.lesson = arguments.lessons[0]  # the whole name
     test = failed_test(course, arguments.student, arguments.lesson, arguments.exercise)
-    seed = next((one.seed for one in scoring.outcomes_of(test) if one.get("seed")), None)
-    if seed is None:
+    seed = next((one.seed for one in outcome.of_metadata(test).properties if one.seed), "")
+    if not seed:
         print(f"{test.id}: no check failed, so no seed was kept; it runs with fresh inputs.")
     else:
         os.environ[SEED] = str(read_seed(seed))
@@ -48,16 +46,12 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _first_failure(test: nbformat.NotebookNode) -> tuple[str, ...]:
     """How the first property failed that does not hold, if one does not: the seed is that of its inputs."""
-    from autograder.grading.nbgrader import scoring
-
-    lost = [scoring.failure_of(one) for one in scoring.outcomes_of(test) if scoring.is_lost(one)]
-    return tuple(lost[0][key] for key in ("check", "kind", "message", "case")) if lost else ()
+    first = next((one.reason for one in outcome.of_metadata(test).lost), None)
+    return (first.check, first.kind, first.message, first.case) if first else ()
 
 
 def failed_test(course: Course, student: str, lesson: str, exercise: str) -> nbformat.NotebookNode:
     """The test cell of an exercise, as it was graded. ValueError if it does not exist or did not fail."""
-    from autograder.grading.nbgrader import scoring
-
     path = course.root / "autograded" / student / lesson / f"{lesson}.ipynb"
     if Path(student).name != student or not path.is_file():
         how = f"run `autograder grade {lesson}` first"
@@ -67,7 +61,7 @@ def failed_test(course: Course, student: str, lesson: str, exercise: str) -> nbf
     if len(found) != 1:
         names = ", ".join(cell.id.removesuffix("-test") for cell in tests)
         raise ValueError(f"{lesson} has no exercise {exercise!r}; it has: {names}")
-    if scoring.passed(found[0]):
+    if outcome.of_metadata(found[0]).passed:
         raise ValueError(f"{student}'s {found[0].id} did not fail: there is nothing to retry")
     return found[0]
 
@@ -83,5 +77,6 @@ def run_again(course: Course, student: str, lesson: str, test: str) -> tuple[nbf
     nb.cells = [cell for cell in nb.cells if notebook.nbgrader_role(cell) != "grade" or cell.id == test]
     executed = nbformat.reads(workers.execute(task.with_cells(nbformat.writes(nb))), as_version=4)
     cells = {cell.id: cell for cell in executed.cells}
-    answer, problem = cells.get(test.removesuffix("-test")), executed.metadata.autograder.problem
-    return cells[test], scoring.comment(cells[test], answer, problem)
+    found = {name: outcome.of_metadata(cell) for name, cell in cells.items()}
+    problem = executed.metadata.autograder.problem
+    return cells[test], scoring.comment(found[test], found.get(test.removesuffix("-test")), problem)

@@ -12,11 +12,14 @@ from typing import Any, NamedTuple
 
 import nbformat
 
+from autograder.checking.expect import Failure
+from autograder.grading import outcome
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import scoring, submission_files
 from autograder.grading.nbgrader.gradebook import penalties_of
 from autograder.grading.nbgrader.late import Lateness, of_students
-from autograder.grading.running.run_cells import NOT_TRIED, is_test
+from autograder.grading.outcome import CellOutcome
+from autograder.grading.running.run_cells import is_test
 from autograder.lessons.course_settings import Settings
 from autograder.lessons.notebook import answer_of, natural
 
@@ -63,12 +66,10 @@ class Mark(NamedTuple):
 class Submission:
     """One graded notebook. score: of what is graded. most: of all its exercises.
 
-    problem: why it could not be read. notes: exercise → what was missing or changed in its cells. seeds: exercise → the
-    seed that repeats the failure of its check. failures: exercise → why its answer's cell did not run to its end, and
-    why properties do not hold (`run_cells.failure_of`). tried: exercise → the sentence of each property that was
-    tried, and whether it holds. ungraded: the autograder failed on it. beside: what is to be said of other notebooks in
-    its folder. unreadable_time: its time was not understood. late: how late it was. penalty: the points that this has
-    cost.
+    problem: why it could not be read. outcomes: exercise or question → what became of its test. stopped: exercise → why
+    its answer's cell did not run to its end. ungraded: the autograder failed on it. beside: what is to be said of other
+    notebooks in its folder. unreadable_time: its time was not understood. late: how late it was. penalty: the points
+    that this has cost.
     """
 
     student: str
@@ -77,15 +78,19 @@ class Submission:
     most: float
     marks: list[Mark]
     problem: str = ""
-    notes: dict[str, list[str]] = field(default_factory=dict)
-    seeds: dict[str, str] = field(default_factory=dict)
-    failures: dict[str, list[dict]] = field(default_factory=dict)
-    tried: dict[str, list[tuple[str, bool]]] = field(default_factory=dict)
+    outcomes: dict[str, CellOutcome] = field(default_factory=dict)
+    stopped: dict[str, Failure] = field(default_factory=dict)
     ungraded: bool = False
     beside: list[str] = field(default_factory=list)
     unreadable_time: bool = False
     late: Lateness = Lateness()  # noqa: RUF009
     penalty: float = 0.0
+
+    def failures(self, exercise: str) -> list[Failure]:
+        """Why an exercise's answer did not run to its end, and why properties do not hold."""
+        lost = self.outcomes.get(exercise, CellOutcome()).lost
+        stopped = [self.stopped[exercise]] if exercise in self.stopped else []
+        return stopped + [one.reason for one in lost]
 
     @property
     def waiting(self) -> float:
@@ -213,7 +218,7 @@ def _students(course: Course) -> list[Student]:
 
 
 def _read_autograded(path: Path, submission: Submission) -> None:
-    """Add what the autograded notebook says: `problem`, `notes`, `seeds`, `failures` and `tried`.
+    """Add what the autograded notebook says: `problem`, `beside`, `outcomes` and `stopped`.
 
     It is missing where the autograder failed. What somebody has broken afterwards is left out.
     """
@@ -226,17 +231,10 @@ def _read_autograded(path: Path, submission: Submission) -> None:
         for test in nb.cells:
             if not is_test(test) and not scoring.is_question(test):
                 continue
-            exercise, ours = answer_of(test.metadata.nbgrader.grade_id), test.metadata.get("autograder", {})
-            if ours.get("notes"):
-                submission.notes[exercise] = list(map(str, ours.notes))
-            outcomes = [one for one in ours.get("properties", []) if one.get("status") != NOT_TRIED]
-            submission.tried[exercise] = [(str(one.get("says", "")), scoring.holds(one)) for one in outcomes]
-            lost = [one for one in ours.get("properties", []) if scoring.is_lost(one)]
-            for one in lost:
-                if one.get("seed"):
-                    submission.seeds.setdefault(exercise, str(one.seed))
-            about = scoring.failure_of_answer(cells.get(exercise))
-            submission.failures[exercise] = [*([about] if about else []), *map(scoring.failure_of, lost)]
+            exercise, ours = answer_of(test.metadata.nbgrader.grade_id), outcome.of_metadata(test)
+            submission.outcomes[exercise] = ours
+            about = outcome.of_metadata(cells[exercise]).why_stopped if exercise in cells else None
+            submission.stopped |= {exercise: about} if about else {}
     except FileNotFoundError:
         submission.ungraded = True
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

@@ -1,6 +1,6 @@
 """The mistakes that a class has made: lost marks, counted by known wrong answer, else by what happened.
 
-What happened is read from the autograded notebooks, where grading has left it (`run_cells.failure_of`): the hints that
+What happened is read from the autograded notebooks, where grading has left it (`outcome`): the hints that
 were found name the known wrong answers that failed in the same way.
 """
 
@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from autograder.answers import wrong
 from autograder.checking import expect
-from autograder.grading.nbgrader import scoring
-from autograder.grading.running import run_cells
+from autograder.checking.expect import Failure
+from autograder.grading import outcome
 from autograder.insight.marks import Mark, Submission
 from autograder.lessons.notebook import natural
 
@@ -33,12 +33,12 @@ ORDER = (UNWRITTEN, ENDLESS, WAITING, DIED, RAISED, FOLLOWS, WRONG, UNREADABLE, 
 
 #: The kinds of failure, in the order in which they explain a lost mark, and what the report says of them.
 _KINDS = {
-    run_cells.TIMEOUT: ENDLESS,
-    run_cells.OUT_OF_TIME: ENDLESS,
+    outcome.TIMEOUT: ENDLESS,
+    outcome.OUT_OF_TIME: ENDLESS,
     expect.DIED: DIED,
     expect.UNWRITTEN: UNWRITTEN,
     expect.HANG: WAITING,
-    scoring.OUTDATED: OUTDATED,
+    outcome.OUTDATED: OUTDATED,
 }
 
 
@@ -71,7 +71,7 @@ def of_submissions(lesson: str, submissions: Iterable[Submission]) -> tuple[list
     other: dict[str, Other] = {}
     breaks = {answer.name: answer.breaks for answer in wrong.of_lesson(lesson)}
     for one in submissions:
-        matching = {mark: hints_of(one.failures.get(mark.exercise, [])) for mark in one.marks if mark.lost}
+        matching = {mark: hints_of(one.failures(mark.exercise)) for mark in one.marks if mark.lost}
         broken = {test for hints in matching.values() for name in hints for test in breaks.get(name, ())}
         for mark, hints in matching.items():
             for name, hint in hints.items():
@@ -87,9 +87,9 @@ def of_submissions(lesson: str, submissions: Iterable[Submission]) -> tuple[list
     )
 
 
-def hints_of(failures: Iterable[dict]) -> dict[str, str]:
+def hints_of(failures: Iterable[Failure]) -> dict[str, str]:
     """The known wrong answers that failed as an exercise did: name → hint."""
-    return {hint["name"]: hint["text"] for failure in failures for hint in failure["hints"]}
+    return {hint.name: hint.text for failure in failures for hint in failure.hints}
 
 
 def kind(mark: Mark, submission: Submission) -> str:
@@ -102,11 +102,11 @@ def kind(mark: Mark, submission: Submission) -> str:
         return UNREADABLE
     if mark.question:  # what has no points without a person was not answered
         return UNWRITTEN
-    failures = submission.failures.get(mark.exercise, [])
-    kinds = {failure["kind"] for failure in failures}
+    failures = submission.failures(mark.exercise)
+    kinds = {failure.kind for failure in failures}
     if found := [said for one, said in _KINDS.items() if one in kinds]:
         return found[0]
-    raised = next((failure["error"] for failure in failures if failure["kind"] == expect.RAISED), "")
+    raised = next((failure.error for failure in failures if failure.kind == expect.RAISED), "")
     return RAISED.format(raised) if raised.isidentifier() and len(raised) <= LONGEST else WRONG
 
 
@@ -119,7 +119,8 @@ def properties(graded: Iterable[Submission]) -> list[tuple[str, str, int, int]]:
     found: dict[tuple[str, str], list[bool]] = {}
     for one in graded:
         if not one.problem and not one.ungraded:
-            for exercise, tried in one.tried.items():
-                for says, holds in tried:
-                    found.setdefault((exercise, says or "All of its test."), []).append(holds)
+            for exercise, test in one.outcomes.items():
+                for tried in test.properties:
+                    if tried.status != outcome.NOT_TRIED:
+                        found.setdefault((exercise, tried.says or "All of its test."), []).append(tried.holds)
     return [(*key, sum(held), len(held)) for key, held in found.items()]

@@ -160,7 +160,12 @@ def _lesson(found: ClassMarks, lesson: str) -> dict:
         ),
         "lost": sum(mark.lost for one in graded for mark in one.marks),
         "known": [(_title(row.exercise), row.hint, row.students) for row in known],
-        "seeds": [(one.student, exercise, seed) for one in graded for exercise, seed in one.seeds.items()],
+        "seeds": [
+            (one.student, exercise, tried.seed)
+            for one in graded
+            for exercise, test in one.outcomes.items()
+            for tried in [tried for tried in test.lost if tried.seed][:1]
+        ],
         "other": [(row.kind, len(row.marks), _who(row.marks)) for row in other],
     }
 
@@ -268,7 +273,7 @@ def _reasons(one: Submission) -> list[str]:
     elif one.problem:
         reasons.append(one.problem)
     else:
-        reasons += _together([(note, exercise) for exercise, notes in one.notes.items() for note in notes])
+        reasons += _together([(note, exercise) for exercise, test in one.outcomes.items() for note in test.notes])
         stopped = (mistakes.ENDLESS, mistakes.DIED)
         reasons += _together([(f"{why}.", exercise) for exercise, why in kinds.items() if why in stopped])
         if not any(mark.score for mark in one.marks) and set(kinds.values()) - {mistakes.UNWRITTEN}:

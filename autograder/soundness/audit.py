@@ -20,6 +20,7 @@ import concurrent.futures
 import contextlib
 import copy
 import difflib
+import itertools
 import json
 import math
 import multiprocessing
@@ -40,6 +41,7 @@ from autograder.checking.cases import CaseError
 from autograder.checking.check import SEED, share_inputs
 from autograder.grading import jail
 from autograder.grading.nbgrader import scoring
+from autograder.grading.outcome import CellOutcome
 from autograder.grading.running import run_cells, submission
 from autograder.grading.running.kernels import Kernel, OwnKernel
 from autograder.lessons import keys, names, notebook, pieces
@@ -100,41 +102,41 @@ def examine(case: Case, thorough: bool = True, jailed: bool = False) -> Verdict:
     known = case.answer()
     nb = notebook.read(case.lesson, {known.cell: known.source} if known else None)
     if known is None:
-        tests, _ = tested(unedited(nb) if case.kind == "unedited" else nb, case.lesson, jailed=jailed)
-        lost = [test for test in tests if not scoring.passed(test)]
+        tests = tested(unedited(nb) if case.kind == "unedited" else nb, case.lesson, jailed=jailed)
+        lost = {name: test for name, test in tests.items() if not test.passed}
         if case.kind == "unedited":
-            return Verdict(case, tuple(f"{test.id} kept its marks" for test in tests if test not in lost))
-        return _verdict(case, map(_lost, lost), lost)
+            return Verdict(case, tuple(f"{name} kept its marks" for name in tests if name not in lost))
+        return _verdict(case, itertools.starmap(_lost, lost.items()), lost)
     own_test = f"{known.cell}-test"
     only = {own_test} | (names.dependents(nb, known.cell) if thorough else set())
     # Whether the exercises that build on this one lose marks shows at their cores. So does what is recorded as `core`.
     whole = set() if known.breaks and not known.fails else {own_test}
-    tests, failures = tested(nb, case.lesson, only, jailed, whole)
-    lost = [test for test in tests if not scoring.passed(test)]
+    tests = tested(nb, case.lesson, only, jailed, whole)
+    lost = {name: test for name, test in tests.items() if not test.passed}
     if case.kind == "right":
-        return _verdict(case, map(_lost, lost), lost)
-    own = next(test for test in tests if test.id == own_test)
+        return _verdict(case, itertools.starmap(_lost, lost.items()), lost)
+    own = tests[own_test]
     if not matrix.failing(own).keys() - {properties.VISIBLE}:
-        seen = f"only the visible part of {own_test} fails" if own in lost else f"{own_test} kept its marks"
+        seen = f"only the visible part of {own_test} fails" if own_test in lost else f"{own_test} kept its marks"
         return _verdict(case, [f"{seen}: no check fails for this answer, so one is missing"], lost)
     losses = matrix.losses(nb, known, lost)
     complaints = _unlike_its_record(known, losses, lost, thorough)
-    outcomes = scoring.outcomes_of(own)
     with hints.only(None if thorough else known.name):
-        run_cells.add_hints([failure for failure in failures if any(failure[0] is one for one in outcomes)], math.inf)
-    if known.name not in {hint.name for one in outcomes if scoring.is_lost(one) for hint in one.failure.hints}:
-        complaints.append(f"{own_test} does not show the hint, it says: {scoring.comment(own, None)}")
+        run_cells.add_hints([own], math.inf)
+    if known.name not in {hint.name for one in own.lost for hint in one.reason.hints}:
+        complaints.append(f"{own_test} does not show the hint, it says: {scoring.comment(own)}")
     return _verdict(case, complaints, lost, losses)
 
 
 def _verdict(
-    case: Case, complaints: Iterable[str], lost: list[nbformat.NotebookNode], losses: Losses = NOT_RECORDED
+    case: Case, complaints: Iterable[str], lost: dict[str, CellOutcome], losses: Losses = NOT_RECORDED
 ) -> Verdict:
     """The verdict on a case. lost: the tests without full marks, in which a check's own mistake can have shown."""
     said: dict[str, None] = {}
-    for one in (one for test in lost for one in scoring.outcomes_of(test) if scoring.is_lost(one)):
-        if fault := one.failure.get("fault") or (one.failure.error == CaseError.__name__ and one.failure.message):
-            said[f"{fault}: a mistake of the check {one.failure.check or one.name} itself: correct it"] = None
+    for one in (one for test in lost.values() for one in test.lost):
+        why = one.reason
+        if fault := why.fault or (why.error == CaseError.__name__ and why.message):
+            said[f"{fault}: a mistake of the check {why.check or one.name} itself: correct it"] = None
     faults = tuple(said)
     return Verdict(case, (*complaints, *faults), losses, faults)
 
@@ -149,8 +151,8 @@ def tested(
     only: Collection[str] | None = None,
     jailed: bool = False,
     whole: Collection[str] | None = None,
-) -> tuple[list[nbformat.NotebookNode], run_cells.Failures]:
-    """The test cells of a notebook after they have run, behind its setup and answer cells, and what checks failed.
+) -> dict[str, CellOutcome]:
+    """What became of the test cells of a notebook, run behind its setup and answer cells.
 
     only: the ids of the test cells to run, if not all. Demonstrations are left out, because a known wrong answer may
     break them. jailed: answers run in a jail, as students' do, and with limits of time; otherwise in this process.
@@ -165,15 +167,15 @@ def tested(
         files = pieces.companions(notebook.solution_path(lesson).parent)
         kernels = submission.kernels_for(notebook.read(lesson), files, jail=True)
     with kernels as new_kernel, hints.later():
-        failures = run_cells.run_cells(cells, new_kernel, LIMITS, brief=True, whole=whole)
-    return [cell for cell in cells if run_cells.is_test(cell)], failures
+        found = run_cells.run_cells(cells, new_kernel, LIMITS, brief=True, whole=whole)
+    return {cell.id: found[cell.id] for cell in cells if run_cells.is_test(cell)}
 
 
-def _lost(test: nbformat.NotebookNode) -> str:
-    return f"{test.id} lost its marks: {scoring.comment(test, None)}"
+def _lost(name: str, test: CellOutcome) -> str:
+    return f"{name} lost its marks: {scoring.comment(test)}"
 
 
-def _unlike_its_record(known: Answer, losses: Losses, lost: list[nbformat.NotebookNode], thorough: bool) -> list[str]:
+def _unlike_its_record(known: Answer, losses: Losses, lost: dict[str, CellOutcome], thorough: bool) -> list[str]:
     """What a wrong answer loses, where that is not recorded: as a diff of `verdicts.txt`, and why."""
     recorded = Losses(known.breaks, known.fails)
     if as_recorded(losses, recorded, thorough):
@@ -181,10 +183,10 @@ def _unlike_its_record(known: Answer, losses: Losses, lost: list[nbformat.Notebo
     seen = f"+{verdicts.line(known.cell, known.name, losses)}"
     if recorded == NOT_RECORDED:
         return [f"{UNRECORDED}: {verdicts.to_record(known.cell)}", seen]
-    own, *others = sorted(lost, key=lambda test: test.id != f"{known.cell}-test")
-    why = [f"{name} fails: {text}" for name, text in matrix.failing(own).items() if name and name not in recorded.fails]
+    failing, own = matrix.failing(lost[f"{known.cell}-test"]), f"{known.cell}-test"
+    why = [f"{name} fails: {text}" for name, text in failing.items() if name and name not in recorded.fails]
     if losses.fails == recorded.fails:
-        why = [_lost(test) for test in sorted(others, key=lambda test: test.id) if test.id not in recorded.breaks]
+        why = [_lost(name, lost[name]) for name in sorted(lost) if name not in (own, *recorded.breaks)]
     return [
         f"what it fails has changed; if that is right: {verdicts.to_record(known.cell)}",
         f"-{verdicts.line(known.cell, known.name, recorded)}",

@@ -15,6 +15,7 @@ from autograder.answers import wrong
 from autograder.answers.answer import Answer
 from autograder.answers.verdicts import Losses
 from autograder.grading.nbgrader import scoring
+from autograder.grading.outcome import CellOutcome
 from autograder.lessons import notebook
 
 #: The weight of a check without points, which none of an exercise's points survive (`properties`).
@@ -32,10 +33,7 @@ SHARED = {
     "all_to_all_needs_nothing_but_its_messages": FORGED,
     "each_bucket_has_one_all_reduce": "the buckets that are waited for count messages as well",
     "lost_examples_are_caught": "workers that hold the same examples hide averaged updates, too",
-    "feedback_keeps_keys_and_objects_apart": NO_OTHER,
     "a_layer_keeps_what_its_formula_says": NO_OTHER,
-    "async_with_one_worker_is_one_process": "a wrong staleness is wrong with several workers, too",
-    "async_log_replays_to_the_weights": "what the log hides, the check of the waiting sees as well",
     "a_hopeless_run_is_given_up": "it is the guard that gives up, and has a check of its own",
     "gradients_add_up_in_float32": "sums in 16 bits are wrong on several ranks, too",
     "leftovers_of_a_killed_save_are_cleared": "a save that fails leaves the same things behind",
@@ -71,26 +69,21 @@ def of_lesson(lesson: str) -> list[Row]:
     return rows
 
 
-def losses(nb: nbformat.NotebookNode, answer: Answer, lost: list[nbformat.NotebookNode]) -> Losses:
+def losses(nb: nbformat.NotebookNode, answer: Answer, lost: dict[str, CellOutcome]) -> Losses:
     """What an answer was seen to lose: its own test, then the others; and the checks of its own, none for `core`.
 
-    lost: the test cells that have lost marks, as they ran.
+    lost: what became of the tests that have lost marks.
     """
     own_test = f"{answer.cell}-test"
-    names = {test.id for test in lost}
-    own = next(test for test in lost if test.id == own_test)
     found = [one.name for one in _properties(nb).get(answer.cell, [])]
-    checks = tuple(name for name in found if name in failing(own))
-    others = [cell.id for cell in nb.cells if cell.id in names - {own_test}]
+    checks = tuple(name for name in found if name in failing(lost[own_test]))
+    others = [cell.id for cell in nb.cells if cell.id in lost.keys() - {own_test}]
     return Losses((own_test, *others), () if checks == tuple(found[:1]) else checks)
 
 
-def failing(test: nbformat.NotebookNode) -> dict[str, str]:
+def failing(test: CellOutcome) -> dict[str, str]:
     """The checks of a test that fail, each with what is said of it; VISIBLE for the visible part."""
-    found = {}
-    for one in filter(scoring.is_lost, scoring.outcomes_of(test)):
-        found[one.failure.check or one.name] = scoring.why(one.failure)
-    return found
+    return {one.reason.check or one.name: scoring.why(one.reason) for one in test.lost}
 
 
 def complaints(lesson: str) -> list[str]:

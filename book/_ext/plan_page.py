@@ -7,11 +7,10 @@
     :::{published-runs}
     :::
 
-The figure computes with `book/planning/ranks.js` and `planner.js`, which say once more what `ranks/cluster.py`,
-`ranks/model.py` and `planner/` say; `plan.js` shows it. All numbers of machines, models and programs come from Python:
-the page carries them as JSON (`constants`). The table of published runs (`PRESETS`) has what the planner predicts for
-them, and how far it is off over all of `benchmarks/published_runs.json`; both are computed while the book is built. The
-script turns the table's first column into buttons.
+The figure computes with the planner itself: `to_javascript.py` translates `ranks/cluster.py`, `ranks/model.py` and
+`planner/` while the book is built, and `book/planning/plan.js` shows what they say. The table of published runs
+(`PRESETS`) has what the planner predicts for them, and how far it is off over all of `benchmarks/published_runs.json`.
+The script turns the table's first column into buttons.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.fileutil import copy_asset
+from to_javascript import RUNTIME, translated
 
 import planner
-from planner import arithmetic, calibrate, layout, rows, search, software
+from planner import accuracy, calibrate, rows
 from ranks import cluster
-from ranks.model import MODELS
 
 BOOK = Path(__file__).resolve().parent.parent
 PLANNING = BOOK / "planning"
-SCRIPTS = ("figures/vendor/preact-htm.js", "planning/ranks.js", "planning/planner.js", "planning/plan.js")
+SCRIPTS = ("figures/vendor/preact-htm.js", "planning/planner.js", "planning/plan.js")
 ELEMENT = "plan-a-run"
 #: The page, as others in its folder link to it.
 PAGE = "plan"
@@ -67,6 +66,7 @@ TIME = {
         "elementwise": ("norms, residuals, activations", None),
         "quantizing": ("quantizing", "10_memory"),
         "recomputing": ("recomputation", "10_memory"),
+        "adapters": ("adapters (LoRA)", None),
         "experts' overhead": ("overhead of experts", "14_experts"),
         "optimizer": ("optimizer", "08_zero1"),
     },
@@ -76,6 +76,7 @@ TIME = {
         "experts": ("expert parallelism", "14_experts"),
         "stages": ("between stages", "11_pipeline"),
         "data": ("data parallelism, ZeRO", "09_fsdp"),
+        "offloading": ("offloading", "10_memory"),
     },
     "waits": {
         "bubble": ("bubble", "11_pipeline"),
@@ -98,46 +99,13 @@ UNITS = {
 }
 
 
-def numbers(module: Any) -> dict[str, Any]:
-    """The constants of a module: numbers, start-up times, and tables by machine. Of (value, run) the value alone."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, cluster.StartUp):
-            return asdict(value)
-        if isinstance(value, tuple) and isinstance(value[-1], str):
-            return value[0]  # calibrated on the run of this name
-        return value
-
-    def key(value: Any) -> str:
-        return " ".join(value) if isinstance(value, tuple) else str(value)
-
-    found = {}
-    for name, value in vars(module).items():
-        if not name.isupper() or name.startswith("_"):
-            continue
-        if isinstance(value, dict) and all(isinstance(k, tuple) for k in value):
-            found[name] = {key(k): key(v) if isinstance(v[0], str) else plain(v) for k, v in value.items()}
-        elif isinstance(value, int | float | tuple | cluster.StartUp):
-            found[name] = plain(value)
-    return found
-
-
 @functools.cache
 def constants() -> dict[str, Any]:
-    """All that the page's scripts know of machines, models, programs and published runs."""
-    return {
-        "cluster": numbers(cluster),
-        "software": numbers(software),
-        "PRECISIONS": arithmetic.PRECISIONS,
-        **{name: getattr(search, name) for name in ("FILLED", "LONG")},
-        **{name: getattr(layout, name) for name in ("RECOMPUTE", "SCHEDULES", "CONTEXT")},
-        "clusters": {name: asdict(machine) for name, machine in cluster.CLUSTERS.items()},
-        "programs": {name: asdict(program) for name, program in software.SOFTWARE.items()},
-        "models": {name: asdict(model) for name, model in MODELS.items()},
-        "presets": presets(),
-        "TIME": TIME,
-        "MEMORY": MEMORY,
-    }
+    """What the page's script shows besides the planner: published runs, their machines, errors, and words of terms."""
+    machines = {run.cluster.name: asdict(run.cluster) for run in map(rows.read, published_runs())}
+    own = {name: machine for name, machine in machines.items() if name not in cluster.CLUSTERS}
+    margins = {family: asdict(found) for family, found in accuracy.margins().items()}
+    return {"presets": presets(), "machines": own, "margins": margins, "TIME": TIME, "MEMORY": MEMORY}
 
 
 @functools.cache
@@ -195,20 +163,14 @@ def signed(share: float) -> str:
     return f"{100 * share:+.1f} %".replace("-", "\N{MINUS SIGN}")
 
 
-def accuracy() -> str:
+def how_far_off() -> str:
     """How far off the planner is, over all published runs that gave no constant and are used, in two sentences."""
-    gave = calibrate.names()
+    told = {row["name"] for row in published_runs() if "recompute" in row["layout"]}
     kinds: dict[bool, list[float]] = {False: [], True: []}
-    too_large = untold = 0
-    for row in published_runs():
-        if row["name"] in gave or row.get("unused"):
-            continue
-        run = rows.read(row)
-        compared = rows.compare(run)
-        kinds[bool(run.model.experts)].append(abs(compared.error))
-        if compared.prediction.nbytes > run.software.machine(run.cluster).memory:
-            too_large += 1
-            untold += "recompute" not in row["layout"]
+    for compared in accuracy.compared_runs():
+        kinds[bool(compared.run.model.experts)].append(abs(compared.error))
+    large = [c.run.name for c in accuracy.compared_runs() if c.prediction.nbytes > c.run.cluster.memory]
+    too_large, untold = len(large), sum(name not in told for name in large)
     dense, experts = (f"{100 * statistics.median(kinds[kind]):.0f} %" for kind in (False, True))
     runs = sum(map(len, kinds.values()))
     return (
@@ -240,7 +202,7 @@ class PublishedRuns(SphinxDirective):
         """The table in a container by which the script finds it, and the planner's accuracy."""
         note_sources(self.env)
         runs = nodes.container(classes=["plan-runs"])
-        self.state.nested_parse(StringList([*table(), "", accuracy()]), self.content_offset, runs)
+        self.state.nested_parse(StringList([*table(), "", how_far_off()]), self.content_offset, runs)
         return [runs]
 
 
@@ -253,9 +215,11 @@ def note_sources(env: Any) -> None:
 
 
 def _copy(app: Any) -> None:
-    """The scripts and their style go next to the pages."""
+    """The scripts, the translated one too, and their style go next to the pages."""
     if app.builder.format == "html":
-        copy_asset(PLANNING, Path(app.outdir) / "_static" / "planning")
+        folder = Path(app.outdir) / "_static" / "planning"
+        copy_asset(PLANNING, folder, excluded=lambda path: path == RUNTIME.name)
+        (folder / "planner.js").write_text(translated(), encoding="utf-8")
 
 
 def _load(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:

@@ -74,8 +74,15 @@ def named(layout: Layout) -> str:
     """A layout in the words of lesson 15: "dp 32, tp 4, pp 2", broken only between axes; what is 1 is left out."""
     sizes = {axis: getattr(layout, axis) for axis in ("dp", "tp", "pp", "cp", "ep")}
     axes = ", ".join(f"{axis}{BLANK}{size}" for axis, size in sizes.items() if size > 1)
-    again = "" if layout.recompute == "none" else f", {layout.recompute} recomputation"
+    again = f", {layout.recomputation}" if layout.recomputation else ""
     return f"{axes}{', ' * bool(axes)}ZeRO{NONBREAKING}{layout.zero_stage}{again}"
+
+
+def in_address(value: Any) -> str:
+    """A setting as the address of the page that plans a training run has it."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Row(NamedTuple):
@@ -109,7 +116,7 @@ class Row(NamedTuple):
         settings = {"cluster": self.machine, "gpus": self.found.layout.gpus, "batch": self.found.batch}
         settings |= {"model": self.found.model.name, "sequence": self.found.model.sequence, "precision": "bf16"}
         settings |= {k: v for k, v in asdict(self.found.layout).items() if k != "dp"} | {"software": MEGATRON.name}
-        texts = {k: "" if v is None else str(v).lower() if isinstance(v, bool) else v for k, v in settings.items()}
+        texts = {name: in_address(value) for name, value in settings.items()}
         return f'<a href="{PAGE}.html#{urlencode(texts)}">{self.name}</a>'.replace("&", "&amp;")
 
 
@@ -126,7 +133,7 @@ def predictions(model: Model, batch: int, given: tuple[tuple[str, Any], ...] | N
             found = None
         else:
             whole = Layout(dp=gpus // split, **layout)
-            check(model, cluster, whole, batch, gpus)
+            check(model, cluster, whole, batch, gpus, software=MEGATRON)
             found = predict(model, cluster, whole, batch, memory_limit=False)
         table.append(Row(name, machine, found))
     return tuple(table)
@@ -208,12 +215,14 @@ class Box(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The layout in words, and the model and its sequences where they are others than in most boxes."""
+        """The layout in words, and model, sequences and batch where they are others than in most boxes."""
         layout = "the fastest layout" if self.given is None else named(Layout(**self.given))
         usual = MODELS["Llama 3 8B"]
         other = [] if self.model.name == usual.name else [self.model.name.replace("-", NONBREAKING)]
         if self.model.sequence != usual.sequence and self.model == replace(usual, sequence=self.model.sequence):
             other += [f"{self.model.sequence:,} tokens per sequence"]
+        if self.batch != BATCH:
+            other += [f"{self.batch:,} sequences"]
         return "; ".join([layout, *other])
 
 

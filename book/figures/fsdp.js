@@ -53,7 +53,8 @@
     return { whole, gradients, shards };
   }
 
-  /** Bytes on a rank at a time, in units of a layer's parameters: float32 with Adam, as lesson 09 plans. */
+  /** Bytes on a rank at a time, in units of a layer's parameters: float32 with Adam, as lesson 09 plans
+      but for the copy that is laid out for the reduce-scatter. */
   function held(time, { whole, gradients, shards }, { layers, ranks }) {
     const now = (list) => list.filter(([, from, until]) => from <= time && time < until).length;
     return (3 * LAYERS) / ranks + (now(shards) * layers) / ranks + layers * (now(whole) + now(gradients));
@@ -110,7 +111,7 @@
     settings: {
       ahead: { label: "Next unit", options: [[0, "is waited for"], [1, "is gathered ahead"]], value: 0 },
       keep: { label: "After the forward", options: [[0, "freed"], [1, "kept until backward"]], value: 0 },
-      layers: { label: "Layers a unit", options: [[1, "1"], [2, "2"], [4, "4"], [8, "8"]], value: 2 },
+      layers: { label: "Layers per unit", options: [[1, "1"], [2, "2"], [4, "4"], [8, "8"]], value: 2 },
       gather: { label: "A gather takes", options: [[0.5, "half a forward"], [1, "a forward"], [2, "two forwards"]], value: 1 },
       ranks: { label: "Ranks", from: 2, to: 64, value: 8 },
     },

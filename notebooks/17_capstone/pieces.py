@@ -4,7 +4,7 @@ Made from the solutions by `make notebooks`; not to be edited. Where each part c
 
     05_ddp,          broadcast_parameters
     08_zero1,        ZeroOptimizer
-    12_tensor,       causal_attention, ParallelAttention
+    12_tensor,       ColumnParallelLinear, RowParallelLinear
     16_checkpoints,  CheckpointError, save_sharded, load_sharded
 
 `own_pieces` reads the same parts from your own finished notebooks instead.
@@ -13,7 +13,6 @@ Made from the solutions by `make notebooks`; not to be edited. Where each part c
 # ruff: noqa: B905
 
 import ast
-import copy
 import datetime
 import hashlib
 import json
@@ -177,15 +176,7 @@ class ZeroOptimizer(ClippingOptimizer):
         return padded
 
 
-# ---- lesson 12_tensor: causal_attention, ParallelAttention, and what they need ----
-
-
-def causal_attention(qkv: torch.Tensor, heads: int) -> torch.Tensor:
-    """Attention of each head over earlier positions; qkv (B, T, 3·w): all q, all k, all v → (B, T, w)."""
-    batch, length, width = qkv.shape
-    q, k, v = qkv.view(batch, length, 3, heads, -1).permute(2, 0, 3, 1, 4)  # each (B, heads, T, w/heads)
-    mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return mixed.transpose(1, 2).reshape(batch, length, width // 3)
+# ---- lesson 12_tensor: ColumnParallelLinear, RowParallelLinear, and what they need ----
 
 
 class Copy(torch.autograd.Function):
@@ -220,14 +211,12 @@ class ColumnParallelLinear(nn.Module):
     """This rank's outputs of a linear layer.
 
     linear: the unsplit layer, equal on all ranks. Its weight (out, in) becomes (out/N, in), its bias (out/N,).
-    Raises ValueError that names out_features if N does not divide it. Source: Shoeybi et al. 2019, section 3.
+    Source: Shoeybi et al. 2019, section 3.
     """
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
         rank, world_size = dist.get_rank(), dist.get_world_size()
-        if linear.out_features % world_size:
-            raise ValueError(f"out_features = {linear.out_features} must be a multiple of the {world_size} ranks")
         self.weight = nn.Parameter(linear.weight.detach().chunk(world_size)[rank].clone())
         self.bias = None
         if linear.bias is not None:
@@ -239,17 +228,15 @@ class ColumnParallelLinear(nn.Module):
 
 
 class RowParallelLinear(nn.Module):
-    """A linear layer of which this rank has some inputs; the ranks' parts of the output are added up.
+    """A linear layer of which this rank has some inputs; the ranks' terms of the output are added up.
 
     linear: the unsplit layer, equal on all ranks. Its weight (out, in) becomes (out, in/N); its bias stays whole.
-    Raises ValueError that names in_features if N does not divide it. Source: Shoeybi et al. 2019, section 3.
+    Source: Shoeybi et al. 2019, section 3.
     """
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
         rank, world_size = dist.get_rank(), dist.get_world_size()
-        if linear.in_features % world_size:
-            raise ValueError(f"in_features = {linear.in_features} must be a multiple of the {world_size} ranks")
         self.weight = nn.Parameter(linear.weight.detach().chunk(world_size, dim=1)[rank].clone())
         self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().clone())
 
@@ -257,33 +244,6 @@ class RowParallelLinear(nn.Module):
         """x (…, in/N), this rank's part → (…, out), on every rank."""
         y = Reduce.apply(functional.linear(x, self.weight))
         return y if self.bias is None else y + self.bias
-
-
-class ParallelAttention(nn.Module):
-    """Causal attention of which every rank has H/N heads. Source: Shoeybi et al. 2019, section 3."""
-
-    def __init__(self, attention: nn.Module):
-        """attention: has `.qkv`, nn.Linear(C, 3C), `.proj`, nn.Linear(C, C), and `.heads`; equal on all ranks.
-
-        Raises ValueError that names heads if N does not divide their number.
-        """
-        super().__init__()
-        world_size = dist.get_world_size()
-        if attention.heads % world_size:
-            raise ValueError(f"heads = {attention.heads} must be a multiple of the {world_size} ranks")
-        self.heads = attention.heads // world_size
-        rows = torch.arange(attention.qkv.out_features).view(3, world_size, -1)
-        order = rows.transpose(0, 1).flatten()  # q, k, v of rank 0's heads, q, k, v of rank 1's, …
-        by_rank = copy.deepcopy(attention.qkv)
-        with torch.no_grad():
-            for p in by_rank.parameters():
-                p.copy_(p[order])
-        self.qkv = ColumnParallelLinear(by_rank)
-        self.proj = RowParallelLinear(attention.proj)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x (B, T, C), equal on all ranks → (B, T, C), equal on all ranks."""
-        return self.proj(causal_attention(self.qkv(x), self.heads))
 
 
 # ---- lesson 16_checkpoints: CheckpointError, save_sharded, load_sharded, and what they need ----
@@ -465,7 +425,7 @@ def load_sharded(path: str | Path) -> tuple[dict, dict]:
 PIECES = {
     "05_ddp": ("broadcast_parameters",),
     "08_zero1": ("ZeroOptimizer",),
-    "12_tensor": ("causal_attention", "ParallelAttention"),
+    "12_tensor": ("ColumnParallelLinear", "RowParallelLinear"),
     "16_checkpoints": ("CheckpointError", "save_sharded", "load_sharded"),
 }
 

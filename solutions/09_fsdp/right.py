@@ -32,52 +32,28 @@ def cut_and_gather_through_lists():
 
 
 @answer_to("09-ex2-unit")
-def unit_with_a_copy_of_its_places():
-    """Walks over its parameters when it computes, and prints."""
+def unit_that_frees_in_any_case():
+    """Keeps a frozen parameter instead of a tensor, and frees at the end of a try."""
 
-    class ShardedUnit:
+    class ShardedUnit(Hanging):
         def __init__(self, unit, compute_dtype=None):
             print("taking over", type(unit).__name__)
-            self.dtype, self.whole, self.numels, self.shapes = compute_dtype, None, [], []
-            self.places, order = [], []
-            for wanted in (True, False):
-                group = [p for p in unit.parameters() if p.requires_grad is wanted]
-                shard = cut(group)
-                if wanted:
-                    self.shard = nn.Parameter(shard, requires_grad=True)
-                else:
-                    self.frozen_shard = shard
-                self.numels.append(sum(map(torch.Tensor.numel, group)))
-                self.shapes.append([p.size() for p in group])
-                order.extend(group)
-            for sub, name, p in places_of(unit):
-                index = next(i for i, q in enumerate(order) if q is p)
-                self.places.append((sub, name, index))
-                sub._parameters[name] = None
-            own = unit.forward
-            self.compute = lambda *inputs: own(*inputs)
-            unit.forward = self.forward
+            groups = self.take_over(unit)
+            self.shard = nn.Parameter(cut(groups[0]), requires_grad=True)
+            self.frozen_shard = nn.Parameter(cut(groups[1]), requires_grad=False)
+            self.settings, self.whole = {} if compute_dtype is None else {"dtype": compute_dtype}, None
 
         def gather(self):
             if not self.whole:
-                self.whole = gather([self.shard.data, self.frozen_shard], self.numels, self.dtype or torch.float32)
+                self.whole = gather([self.shard.data, self.frozen_shard.data], self.numels, **self.settings)
             return self.whole
-
-        def views(self, flats):
-            views = []
-            for flat, shapes in zip(flats, self.shapes):
-                at = 0
-                for shape in shapes:
-                    views.append(flat[at : at + shape.numel()].reshape(shape))
-                    at += shape.numel()
-            return views
 
         def free(self):
             self.whole = None
 
         def forward(self, *inputs):
             try:
-                with hung(self.places, self.views(self.gather())):
+                with self.hung(self.gather()):
                     return self.compute(*inputs)
             finally:
                 self.free()
@@ -106,7 +82,7 @@ def backward_with_a_border_of_its_own():
             if self.shard.numel():
                 first = Gate.apply(self.shard, first, self)
             inputs = tuple(Border.apply(x, self) if x.requires_grad else x for x in inputs)
-            with saved_tensors_hooks(self.pack, self.unpack), hung(self.places, self.views([first, second])):
+            with saved_tensors_hooks(self.pack, self.unpack), self.hung([first, second]):
                 output = self.compute(*inputs)
             self.free()
             return output
@@ -133,118 +109,51 @@ def backward_with_a_border_of_its_own():
             return shard
 
 
-@answer_to("09-ex4-costs")
-def costs_unit_by_unit():
-    """Adds up unit by unit, in bytes of each part."""
+@answer_to("09-ex4-initialize")
+def initialize_by_what_is_filled():
+    """Counts how much of the shard is filled, and lets go of each tensor before the next one is drawn."""
 
-    def check(numels, world_size):
-        if not world_size > 0:
-            raise ValueError("world_size")
-        if min(numels, default=0) < 0:
-            raise ValueError("numels")
-
-    def memory_bytes(numels, world_size):
-        check(numels, world_size)
-        held, gradients, largest = 0, 0, 0
-        for numel in numels:
-            shard = (numel + world_size - 1) // world_size
-            held += shard * (4 + 4 + 4)
-            gradients += 4 * shard
-            largest = max(largest, numel)
-        return held, held + gradients + 4 * largest + 4 * largest
-
-    def wire_bytes(numels, world_size, itemsize=4):
-        check(numels, world_size)
-        if itemsize <= 0:
-            raise ValueError("itemsize")
-        chunks = sum((numel + world_size - 1) // world_size for numel in numels)
-        return 2 * (world_size - 1) * chunks * itemsize + (world_size - 1) * chunks * 4
+    def initialize(shapes, draw, seed):
+        numel = sum(torch.Size(shape).numel() for shape in shapes)
+        size = (numel + dist.get_world_size() - 1) // dist.get_world_size()
+        generator, start, at, filled = torch.Generator(), dist.get_rank() * size, 0, 0
+        generator.manual_seed(seed)
+        shard = torch.zeros(size)
+        for shape in shapes:
+            numbers = draw(shape, generator).flatten()
+            own = numbers[max(start - at, 0) : max(start + size - at, 0)]
+            shard[filled : filled + len(own)] = own
+            filled, at = filled + len(own), at + len(numbers)
+            del numbers, own
+        return shard
 
 
 @answer_to("09-ex5-fsdp")
-def storages_that_come_and_go():
-    """As PyTorch does: the module keeps its parameters, whose storage is emptied and filled again; hooks on modules and
-    tensors; a unit's backward ends when another one's begins, or at the end."""
+def wrapper_that_names_what_it_gathers():
+    """Makes the shards a ParameterList, looks for what the module still has, names tensors itself."""
 
-    class FullyShardedDataParallel(nn.Module):
-        def __init__(self, module, units, compute_dtype=None):
-            super().__init__()
-            parts, rest = partition(module, units)
-            for tensor in [*module.buffers(), *module.parameters()]:
-                broadcast(tensor)
-            self.module, self.dtype, self.active, self.records = module, compute_dtype, None, []
-            for unit, params in zip([*units, module], [*parts, rest]):
-                groups = [[p for p in params if p.requires_grad is wanted] for wanted in (True, False)]
-                record = {"groups": groups, "shards": [nn.Parameter(cut(g), i == 0) for i, g in enumerate(groups)]}
-                record["flats"] = [torch.zeros(sum(p.numel() for p in g), dtype=compute_dtype) for g in groups]
-                for group, flat in zip(groups, record["flats"]):
-                    for p, piece in zip(group, flat.split([p.numel() for p in group])):
-                        p.data = piece.view(p.shape)
-                self.records.append(record)
-                self.resize(record, empty=True)
-                unit.register_forward_pre_hook(lambda m, x, record=record: self.fill(record))
-                unit.register_forward_hook(lambda m, x, y, record=record: self.leave(record, y))
+    class FullyShardedDataParallel(WrapperBase):
+        def sharded(self, units):
+            found = []
+            for unit in units:
+                found.append(TrainableUnit(unit, compute_dtype=self.compute_dtype))
+            if list(self.module.parameters()):
+                found += [TrainableUnit(self.module, self.compute_dtype)]
+            self.trained = nn.ParameterList([unit.shard for unit in found if unit.shard.numel()])
+            return found
 
         def parameters(self, recurse=True):
-            return iter([s for record in self.records for s in record["shards"] if len(s)])
-
-        def resize(self, record, empty):
-            for flat in record["flats"]:
-                flat.untyped_storage().resize_(0 if empty else flat.nbytes)
-
-        def fill(self, record):
-            self.resize(record, empty=False)
-            numels = [len(flat) for flat in record["flats"]]
-            for flat, whole in zip(record["flats"], gather(record["shards"], numels, self.dtype or torch.float32)):
-                flat.data.copy_(whole)
-
-        def leave(self, record, output):
-            self.resize(record, empty=True)
-            if output.requires_grad:
-                output.register_hook(lambda gradient: self.enter(record))
-
-        def enter(self, record):
-            if record is self.records[-1]:  # the root's, whole until the end
-                torch.autograd.Variable._execution_engine.queue_callback(self.end)
-            else:
-                self.finish(self.active)
-                self.active = record
-            self.fill(record)
-
-        def end(self):
-            self.finish(self.active)
-            self.active = None
-            self.finish(self.records[-1])
-
-        def finish(self, record):
-            if record is None:
-                return
-            self.resize(record, empty=True)
-            shard, group, n = record["shards"][0], record["groups"][0], dist.get_world_size()
-            if group:
-                full, at = torch.zeros(n * len(shard)), 0
-                for p in group:
-                    if p.grad is not None:
-                        full[at : at + p.numel()] = p.grad.reshape(-1)
-                    at, p.grad = at + p.numel(), None
-                piece = torch.empty(len(shard))
-                dist.reduce_scatter_single(piece, full)
-                shard.grad = piece / n if shard.grad is None else shard.grad + piece / n
-
-        def forward(self, *inputs):
-            return self.module(*[x.to(self.dtype) if self.dtype and x.is_floating_point() else x for x in inputs])
+            yield from self.trained
 
         def full_state_dict(self):
-            whole = {}
-            for record in self.records:
-                flats = gather(record["shards"], [len(flat) for flat in record["flats"]])
-                for group, flat in zip(record["groups"], flats):
-                    for p, piece in zip(group, flat.split([p.numel() for p in group])):
-                        whole[p] = piece.view(p.shape).clone()
-            if dist.get_rank() != 0:
-                return {}
-            named = self.module.state_dict(keep_vars=True)
-            return {name: whole[t] if t in whole else t.detach().clone() for name, t in named.items()}
+            names = {id(sub): f"{name}." if name else "" for name, sub in self.module.named_modules()}
+            state = {name: buffer.detach().clone() for name, buffer in self.module.named_buffers()}
+            for unit in self.units:
+                with unit.hung(gather([unit.shard.data, unit.frozen_shard], unit.numels)):
+                    if dist.get_rank() == 0:
+                        for sub, name, _ in unit.places:
+                            state[names[id(sub)] + name] = sub._parameters[name].detach().clone()
+            return state if dist.get_rank() == 0 else {}
 
 
 @answer_to("09-ex6-prefetch")
@@ -290,12 +199,10 @@ def prefetch_by_watching_the_output():
 
 @answer_to("09-ex7-hybrid")
 def hybrid_by_a_table():
-    """Looks the members up in a table of ranks, scatters a list of pieces, divides before anything is sent."""
+    """Looks the members up in a table of ranks, scatters a list of pieces, divides first, gathers its own digests."""
 
     def hybrid_groups(size):
         n = dist.get_world_size()
-        if size <= 0 or size * (n // size) != n:
-            raise ValueError(f"{n} ranks cannot be divided: size {size}")
         table = torch.arange(n).view(-1, size)
         found = {}
         for name, lists in (("copies", table.t().tolist()), ("shards", table.tolist())):
@@ -317,3 +224,10 @@ def hybrid_by_a_table():
 
     def functional_pad(gradient, padding):
         return torch.cat([gradient, gradient.new_zeros(padding)])
+
+    def copies_agree(shard, copy_group):
+        digest = hashlib.blake2b(shard.contiguous().numpy().tobytes(), digest_size=8).digest()
+        mine = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
+        found = [torch.empty_like(mine) for _ in range(dist.get_world_size(copy_group))]
+        dist.all_gather(found, mine, group=copy_group)
+        return all(torch.equal(one, found[0]) for one in found)

@@ -10,7 +10,7 @@ from autograder.answers.right import answer_to
 
 @answer_to("12-ex1-operators")
 def operators_that_wait():
-    """All-reduces buffers asynchronously, returns x itself and a copy of the gradient, prints and warns."""
+    """All-reduces buffers asynchronously, returns x itself and a copy of the gradient, sends nothing with one rank."""
 
     class Copy(torch.autograd.Function):
         @staticmethod
@@ -19,16 +19,16 @@ def operators_that_wait():
 
         @staticmethod
         def backward(ctx, grad):
+            if dist.get_world_size() == 1:
+                return grad
             buffer = torch.zeros(grad.shape, dtype=grad.dtype)
             buffer += grad
-            work = dist.all_reduce(buffer, async_op=True)
-            work.wait()
+            dist.all_reduce(buffer, async_op=True).wait()
             return buffer
 
     class Reduce(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
-            print("reduce", tuple(x.shape))
             flat = x.flatten().clone()
             dist.all_reduce(flat, op=dist.ReduceOp.SUM, async_op=True).wait()
             return flat.reshape(x.shape)
@@ -38,41 +38,9 @@ def operators_that_wait():
             return grad.clone()
 
 
-@answer_to("12-ex1-operators")
-def operators_that_skip_one_rank():
-    """Sends nothing with one rank, and copies with contiguous() where that makes a copy."""
-
-    class Copy(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.alone = dist.get_world_size() == 1
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            if ctx.alone:
-                return grad
-            total = grad.contiguous().clone()
-            dist.all_reduce(total)
-            return total
-
-    class Reduce(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            if dist.get_world_size() == 1:
-                return x.view_as(x)
-            total = x.contiguous().clone()
-            dist.all_reduce(total)
-            return total
-
-        @staticmethod
-        def backward(ctx, grad):
-            return 1 * grad
-
-
 @answer_to("12-ex2-enter-leave")
 def positions_in_lists():
-    """Gathers and scatters lists of pieces, and returns what is not contiguous."""
+    """Gathers and scatters lists of pieces, and flat memory."""
 
     class Enter(torch.autograd.Function):
         @staticmethod
@@ -105,19 +73,16 @@ def positions_in_lists():
             return whole.view(-1, *grad.shape[1:])
 
 
-@answer_to("12-ex3-column")
-def column_around_a_small_linear():
-    """Holds a smaller nn.Linear, and shows its parameters as properties."""
+@answer_to("12-ex3-linear")
+def layers_around_a_small_one():
+    """Holds a smaller nn.Linear and shows its parameters as properties; multiplies by hand, adds the bias in place."""
 
     class ColumnParallelLinear(nn.Module):
         def __init__(self, linear):
             super().__init__()
-            n, r = dist.get_world_size(), dist.get_rank()
-            if linear.out_features != n * (linear.out_features // n):
-                raise ValueError(f"cannot deal out {linear.out_features} outputs (out_features) to {n} ranks")
-            outputs, state = linear.out_features // n, linear.state_dict()
-            self.small = nn.Linear(linear.in_features, outputs, bias=linear.bias is not None, dtype=linear.weight.dtype)
-            mine = {name: value[r * outputs : (r + 1) * outputs] for name, value in state.items()}
+            outputs, r = linear.out_features // dist.get_world_size(), dist.get_rank()
+            self.small = nn.Linear(linear.in_features, outputs, bias=linear.bias is not None)
+            mine = {name: value[r * outputs : (r + 1) * outputs] for name, value in linear.state_dict().items()}
             self.small.load_state_dict(mine)
 
         weight = property(lambda self: self.small.weight)
@@ -126,10 +91,22 @@ def column_around_a_small_linear():
         def forward(self, x):
             return self.small(Copy.apply(x))
 
+    class RowParallelLinear(nn.Module):
+        def __init__(self, linear):
+            super().__init__()
+            columns = torch.arange(linear.in_features).reshape(dist.get_world_size(), -1)[dist.get_rank()]
+            self.weight, self.bias = nn.Parameter(linear.weight.detach()[:, columns]), linear.bias
 
-@answer_to("12-ex3-column")
-def column_that_overlaps():
-    """One autograd function for the whole product: the all-reduce runs while the weight's gradient is computed."""
+        def forward(self, x):
+            out = Reduce.apply(torch.matmul(x, self.weight.mT))
+            if self.bias is not None:
+                out += self.bias
+            return out
+
+
+@answer_to("12-ex3-linear")
+def layers_that_overlap():
+    """One autograd function, whose all-reduce runs beside the weight's gradient; parameters are views."""
 
     class Product(torch.autograd.Function):
         @staticmethod
@@ -152,135 +129,91 @@ def column_that_overlaps():
     class ColumnParallelLinear(nn.Module):
         def __init__(self, linear):
             super().__init__()
-            size, rest = divmod(linear.out_features, dist.get_world_size())
-            if rest:
-                raise ValueError(f"out_features {linear.out_features} over {dist.get_world_size()} ranks")
+            size = linear.out_features // dist.get_world_size()
             rows = slice(dist.get_rank() * size, (dist.get_rank() + 1) * size)
-            self.weight = nn.Parameter(torch.tensor(linear.weight[rows].tolist(), dtype=linear.weight.dtype))
+            self.weight = nn.Parameter(linear.weight.data[rows])
             self.register_parameter("bias", None)
             if linear.bias is not None:
-                self.bias = nn.Parameter(linear.bias.data[rows].clone())
+                self.bias = nn.Parameter(linear.bias.data[rows])
 
         def forward(self, x):
             y = Product.apply(x, self.weight)
-            if self.bias is not None:
-                y = y + self.bias
-            return y
-
-
-@answer_to("12-ex4-row")
-def row_by_matmul():
-    """Multiplies by hand, adds the bias in place, and takes the columns by index."""
+            return y if self.bias is None else y + self.bias
 
     class RowParallelLinear(nn.Module):
         def __init__(self, linear):
             super().__init__()
-            n, inputs = dist.get_world_size(), linear.weight.shape[1]
-            if inputs % n != 0:
-                raise ValueError("in_features")
-            columns = torch.arange(inputs).reshape(n, -1)[dist.get_rank()]
-            self.weight = nn.Parameter(linear.weight.detach()[:, columns])
-            self.register_parameter("bias", None)
-            if linear.bias is not None:
-                self.bias = nn.Parameter(torch.empty_like(linear.bias).copy_(linear.bias.detach()))
+            size = linear.in_features // dist.get_world_size()
+            self.weight = nn.Parameter(linear.weight.data.narrow(1, dist.get_rank() * size, size))
+            self.bias = linear.bias
 
         def forward(self, x):
-            out = Reduce.apply(torch.matmul(x, self.weight.mT))
-            if self.bias is not None:
-                out += self.bias
-            return out
+            y = x @ self.weight.t()
+            dist.all_reduce(y.detach())  # behind autograd's back: the gradient passes unchanged
+            return y if self.bias is None else y + self.bias
 
 
-@answer_to("12-ex5-mlp")
-def mlp_from_the_operators():
-    """Uses the layers for their parameters and writes the products out."""
+@answer_to("12-ex4-mlp")
+def mlp_with_one_matrix():
+    """Multiplies by gate and up together, and holds plain layers."""
 
     class ParallelMLP(nn.Module):
         def __init__(self, mlp):
             super().__init__()
-            self.out, self.fc = RowParallelLinear(mlp.out), ColumnParallelLinear(mlp.fc)
+            share = mlp.gate.out_features // dist.get_world_size()
+            own = dist.get_rank() * share, (dist.get_rank() + 1) * share
+            self.gate, self.up = rows_of(mlp.gate, *own), rows_of(mlp.up, *own)
+            self.down = nn.Linear(share, mlp.down.out_features, bias=False)
+            self.down.weight.data = mlp.down.weight.detach()[:, slice(*own)].clone()
 
         def forward(self, x):
-            hidden = functional.linear(Copy.apply(x), self.fc.weight, self.fc.bias)
-            y = Reduce.apply(nn.GELU()(hidden) @ self.out.weight.t())
-            return y if self.out.bias is None else self.out.bias + y
+            both = functional.linear(Copy.apply(x), torch.cat([self.gate.weight, self.up.weight]))
+            gate, up = both.chunk(2, dim=-1)
+            return Reduce.apply(self.down(gate * gate.sigmoid() * up))
 
 
-@answer_to("12-ex6-attention")
-def attention_from_slices():
-    """Makes a smaller nn.Linear for qkv from three slices, and writes softmax out for all heads at once."""
-
-    class ParallelAttention(nn.Module):
-        def __init__(self, attention):
-            super().__init__()
-            n, r = dist.get_world_size(), dist.get_rank()
-            if attention.heads % n:
-                raise ValueError(f"{attention.heads} heads cannot be shared by {n} ranks")
-            self.n_heads, whole = attention.heads // n, attention.qkv
-            width = whole.in_features
-            part = width // n
-            slices = [slice(third * width + r * part, third * width + (r + 1) * part) for third in range(3)]
-            self.qkv = nn.Linear(width, 3 * part, bias=whole.bias is not None).to(whole.weight.dtype)
-            with torch.no_grad():
-                self.qkv.weight.copy_(torch.cat([whole.weight[s] for s in slices]))
-                if whole.bias is not None:
-                    self.qkv.bias.copy_(torch.cat([whole.bias[s] for s in slices]))
-            self.proj = RowParallelLinear(attention.proj)
-            self.register_buffer("mask", torch.zeros(64, 64).masked_fill(torch.ones(64, 64).triu(1) > 0, -torch.inf))
-
-        def forward(self, x):
-            b, t, _ = x.shape
-            q, k, v = (p.view(b, t, self.n_heads, -1).transpose(1, 2) for p in self.qkv(Copy.apply(x)).chunk(3, -1))
-            scores = q @ k.mT / q.shape[-1] ** 0.5
-            mixed = (scores + self.mask[:t, :t].to(x.dtype)).softmax(-1) @ v
-            return self.proj(mixed.transpose(1, 2).contiguous().view(b, t, -1))
-
-
-@answer_to("12-ex6-attention")
+@answer_to("12-ex5-attention")
 def attention_head_by_head():
-    """Keeps the parameters in a plain container, loops over the heads, and adds the mask."""
+    """Cuts plain layers, loops over the query heads, and adds up copies in a tensor of all heads."""
 
     class ParallelAttention(nn.Module):
         def __init__(self, attention):
             super().__init__()
             n, r = dist.get_world_size(), dist.get_rank()
-            self.heads, rest = divmod(attention.heads, n)
-            if rest:
-                raise ValueError("the number of heads must be a multiple of the number of ranks")
-            self.qkv, self.proj = nn.Module(), RowParallelLinear(attention.proj)
-            for name in ("weight", "bias"):
-                whole = getattr(attention.qkv, name)
-                own = whole if whole is None else torch.cat([third.chunk(n)[r] for third in whole.data.chunk(3)])
-                self.qkv.register_parameter(name, own if own is None else nn.Parameter(own))
+            self.size, self.kv_heads = attention.size, attention.kv_heads
+            mine = range(r * attention.heads // n, (r + 1) * attention.heads // n)
+            self.uses = [head * self.kv_heads // attention.heads for head in mine]
+            self.rows = slice(self.uses[0] * self.size, (self.uses[-1] + 1) * self.size)
+            columns = slice(mine[0] * self.size, (mine[-1] + 1) * self.size)
+            self.q = rows_of(attention.q, columns.start, columns.stop)
+            self.k, self.v = (rows_of(one, self.rows.start, self.rows.stop) for one in (attention.k, attention.v))
+            self.proj = nn.Linear(columns.stop - columns.start, attention.proj.out_features)
+            self.proj.weight.data = attention.proj.weight.detach()[:, columns].clone()
+            self.proj.bias.data = attention.proj.bias.detach().clone()
 
         def forward(self, x):
-            y = functional.linear(Copy.apply(x), self.qkv.weight, self.qkv.bias)
-            heads = []
-            for q, k, v in zip(*(part.chunk(self.heads, dim=-1) for part in y.chunk(3, dim=-1))):
-                mask = torch.full((x.shape[1], x.shape[1]), -torch.inf, dtype=x.dtype).triu(1)
-                heads.append(torch.softmax(q @ k.mT * q.shape[-1] ** -0.5 + mask, dim=-1) @ v)
-            return self.proj(torch.cat(heads, dim=-1))
+            x = Enter.apply(x)
+            q, k, v = (one(x).transpose(0, 1).split(self.size, dim=-1) for one in (self.q, self.k, self.v))
+            later, heads = torch.ones(len(x), len(x)).triu(1) > 0, []
+            for query, head in zip(q, self.uses):
+                key, value = k[head - self.uses[0]], v[head - self.uses[0]]
+                scores = (query @ key.mT * self.size**-0.5).masked_fill(later, -torch.inf)
+                heads.append(scores.softmax(-1) @ value)
+            mixed = torch.cat(heads, dim=-1).transpose(0, 1)
+            return Leave.apply(mixed @ self.proj.weight.t()) + self.proj.bias
+
+        def add_terms(self):
+            for one in (self.k, self.v):
+                whole = torch.zeros(self.kv_heads * self.size, one.in_features)
+                whole[self.rows] = one.weight.grad
+                dist.all_reduce(whole)
+                one.weight.grad = whole[self.rows].clone()
+            dist.all_reduce(self.proj.bias.grad)
 
 
-@answer_to("12-ex7-loss")
-def loss_behind_autograds_back():
-    """Adds up outside autograd, which sees nothing to undo: the gradient passes a sum of all ranks unchanged."""
-
-    def vocabulary_parallel_loss(logits, targets):
-        most = logits.detach().max(dim=1, keepdim=True).values.contiguous()
-        dist.all_reduce(most, op=dist.ReduceOp.MAX)
-        exponentials = (logits - most).exp().sum(dim=1)
-        dist.all_reduce(exponentials.detach())
-        width, first = logits.shape[1], dist.get_rank() * logits.shape[1]
-        one_hot = functional.one_hot(targets, width * dist.get_world_size())[:, first : first + width].to(logits.dtype)
-        own = ((logits - most) * one_hot).sum(dim=1)
-        dist.all_reduce(own.detach())
-        return torch.mean(torch.log(exponentials) - own)
-
-
-@answer_to("12-ex7-loss")
+@answer_to("12-ex6-loss")
 def loss_from_logarithms():
-    """Adds up each rank's own log of sums in a way that does not overflow, one collective for each number."""
+    """Adds up each rank's own log of sums in a way that does not overflow, one collective for each value."""
 
     def vocabulary_parallel_loss(logits, targets):
         n, width = logits.shape
@@ -289,13 +222,11 @@ def loss_from_logarithms():
         dist.all_reduce(most, dist.ReduceOp.MAX)
         whole = most + Reduce.apply(torch.exp(own - most)).log()
         columns = torch.arange(width) + dist.get_rank() * width
-        right = Reduce.apply(
-            torch.where(columns == targets[:, None], logits, torch.zeros((), dtype=logits.dtype)).sum(1)
-        )
+        right = Reduce.apply(torch.where(columns == targets[:, None], logits, 0).sum(1))
         return (whole - right).sum() / n
 
 
-@answer_to("12-ex7-loss")
+@answer_to("12-ex6-loss")
 def loss_with_its_own_gradient():
     """One autograd function for all of it, which keeps the probabilities and writes the gradient down."""
 
@@ -308,14 +239,14 @@ def loss_with_its_own_gradient():
             shifted = logits - most[:, None]
             column = targets - width * dist.get_rank()
             here = torch.where((column >= 0) & (column < width))[0]
-            numbers = torch.zeros(2, len(targets), dtype=logits.dtype)
-            numbers[0] = shifted.exp().sum(1)
-            numbers[1, here] = shifted[here, column[here]]
-            dist.all_reduce(numbers)
-            gradient = shifted.exp() / numbers[0][:, None]
+            sums = torch.zeros(2, len(targets), dtype=logits.dtype)
+            sums[0] = shifted.exp().sum(1)
+            sums[1, here] = shifted[here, column[here]]
+            dist.all_reduce(sums)
+            gradient = shifted.exp() / sums[0][:, None]
             gradient[here, column[here]] -= 1
             ctx.save_for_backward(gradient)
-            return (numbers[0].log() - numbers[1]).mean()
+            return (sums[0].log() - sums[1]).mean()
 
         @staticmethod
         def backward(ctx, upstream):
@@ -324,3 +255,20 @@ def loss_with_its_own_gradient():
 
     def vocabulary_parallel_loss(logits, targets):
         return Loss.apply(logits, targets)
+
+
+@answer_to("12-ex7-diagnose")
+def diagnosis_by_the_ranks():
+    """Asks first whether the ranks agree, then how large the gradient is."""
+
+    def diagnose(run):
+        first, *others = run["parts"]
+        if all(torch.equal(first[name], other[name]) for other in others for name in first):
+            return "equal parts"
+        y, x_grad = in_one_process(run)
+        if not torch.allclose(run["y"][-1], y, rtol=1e-3, atol=1e-3 * float(y.abs().max())):
+            return "bias before the sum"
+        close = {"rtol": 0, "atol": 1e-3 * float(x_grad.abs().max())}
+        if any(not torch.allclose(run["x_grad"][0], other, **close) for other in run["x_grad"][1:]):
+            return "no sum in f"
+        return "none" if torch.allclose(run["x_grad"][0], x_grad, **close) else "two sums in g"

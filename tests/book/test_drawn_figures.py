@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 
@@ -146,3 +147,18 @@ def test_the_groups_of_a_mesh_say_which_wires_they_use():
     assert "[0, 4]" in alt and picture.count("mesh-first") == 4 + 2 + 2
     with pytest.raises(ValueError, match="multiply to 16"):
         live_figure.module("meshes").still(sizes="tp:4,dp:2")
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_layer_takes_as_long_as_the_slower_of_compute_and_network(backward):
+    figure = live_figure.module("fsdp_lanes")
+    for n, exposed in zip(figure.SIZES, (False, True), strict=True):
+        found = figure.times(n)
+        jobs = figure.bars(found, backward)
+        lanes = [[job for job in jobs if (job[0] == "compute") == compute] for compute in (True, False)]
+        for lane in lanes:
+            assert all(before[3] <= after[2] for before, after in itertools.pairwise(lane)), (n, lane)
+        starts = [start for _, _, start, _ in lanes[0]]
+        compute, network = (found.backward, found.gather + found.scatter) if backward else (found.forward, found.gather)
+        assert starts[-1] - starts[-2] == pytest.approx(max(compute, network))
+        assert (network > compute) == exposed

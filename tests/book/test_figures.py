@@ -462,6 +462,7 @@ def test_the_sharded_step_holds_and_takes_what_the_lesson_says(chapter_09):
         where, units, each = str(settings), 8 // layers, layers * 64 * n  # which the ranks divide
         last = chapter_09.evaluate(f"figures.fsdp.logic.frames({json.dumps(settings)})")[-1]
         held, peak = (nbytes / (4 * 64 * n) for nbytes in lesson["memory_bytes"]([each] * units, n))
+        peak -= layers  # the figure counts no copy for the reduce-scatter
         if not ahead:
             assert last["peak"] == pytest.approx(peak), where
         elif units > 1:  # one unit more, at a moment when the last unit's gradient is not there yet

@@ -94,12 +94,12 @@ def test_the_page_has_the_box_of_every_chapter_that_has_one(tmp_path):
         **{
             "12_tensor": "# Tensor\n\n:::{running-model} tp=8\nBody.\n:::\n",
             "13_none": "# None\n",
-            "98_new": "# New\n\n::::{running-model} ep=64 zero_stage=2\n:model: DeepSeek-V3\n:batch: 4096\n::::\n",
+            "98_new": "# New\n\n::::{running-model} ep=64 zero_stage=3\n:model: DeepSeek-V3\n:batch: 4096\n::::\n",
         },
         one_run="# Run\n\n:::{one-run}\n:::\n",
     )
     tables = [[cells(row) for row in table.select("tbody tr")] for table in pages["one_run"].select("table")]
-    layouts = [("12_tensor", "tp\xa08, ZeRO‑1"), ("98_new", "ep\xa064, ZeRO‑2; DeepSeek‑V3")]
+    layouts = [("12_tensor", "tp\xa08, ZeRO‑1"), ("98_new", "ep\xa064, ZeRO‑3; DeepSeek‑V3; 4,096 sequences")]
     for number, (chapter, layout) in enumerate(layouts):
         box = [cells(row) for row in pages[chapter].select(".running-model tbody tr")]
         for column, table in enumerate(tables[:3], 1):

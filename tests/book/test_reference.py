@@ -56,7 +56,6 @@ WRITTEN_OTHERWISE = {
     "micro-batches of unequal counts $c_k$, $C = \\sum_k c_k$",
     "noise $\\sigma^2$ from the ranks' gradients",
     "error of a sum of $n$ numbers",
-    "what compression owes, at most",
     "ZeRO stage 0, 1, 2, 3",
 }
 

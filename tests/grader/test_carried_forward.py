@@ -10,8 +10,9 @@ import pytest
 from nbgrader.converters import Autograde
 
 from autograder.checking.expect import CheckFailed, Hint
+from autograder.grading import outcome
 from autograder.grading.jail import outside
-from autograder.grading.nbgrader import scoring
+from autograder.grading.outcome import CellOutcome, Tried
 from autograder.grading.running import carried_forward, run_cells, workers
 from autograder.grading.running.kernels import Reply
 from autograder.grading.running.take_over import take_over
@@ -343,7 +344,7 @@ def test_no_answer_has_the_best_of_two_behaviours():
     handed_in.cells = [one for one in handed_in.cells if not one.id.endswith("-test") or one.id in tests]
     task = workers.Task(("ada", "03_step"), nbformat.writes(handed_in), nbformat.writes(nb), {})
     graded = nbformat.reads(workers.execute(task), as_version=4)
-    assert [scoring.score(cell(graded, test)) for test in tests] == [1.75, 2.5]
+    assert [outcome.of_metadata(cell(graded, test)).score for test in tests] == [1.75, 2.5]
     of_one_answer = carried_forward._of_one_answer
     assert of_one_answer({"a"}, {"a", "b"}) == {"a", "b"} and not of_one_answer({"a", "c"}, {"a", "b"})
 
@@ -351,17 +352,18 @@ def test_no_answer_has_the_best_of_two_behaviours():
 def wrong_sum():
     """What is written down about a property of which a check says that the sum is wrong."""
     reply = Reply("error", raised=CheckFailed("the sum is 3, expected 4"))
-    return nbformat.from_dict({"name": "adds", "status": "error", "failure": run_cells.failure_of(reply)})
+    return Tried("error", run_cells.failure_of(reply), name="adds")
 
 
 def test_hints_are_searched_for_only_where_a_failure_still_counts():
     failed = wrong_sum()
-    kept = nbformat.from_dict({"name": "keeps", "status": "error", "carried": ["01-ex1"]})
+    kept = Tried("error", name="keeps", carried=["01-ex1"])
     for_nobody = functools.partial(pytest.fail, "the student would not see it")
     hints = (Hint("stops_early", "Add the last one."), Hint("starts_at_one", "Begin with zero."))
-    run_cells.add_hints([(failed, [failed, kept], lambda **_: hints), (kept, [failed, kept], for_nobody)], 60)
-    assert [tuple(hint.values()) for hint in failed.failure.hints] == [*hints]
-    assert failed.failure.message == "the sum is 3, expected 4" and "failure" not in kept
+    failed.find_hints, kept.find_hints = (lambda **_: hints), for_nobody
+    run_cells.add_hints([CellOutcome(properties=[failed, kept])], 60)
+    assert failed.failure.hints == [*hints]
+    assert failed.failure.message == "the sum is 3, expected 4" and not kept.failure
 
 
 @pytest.mark.parametrize("raised", [MemoryError, RecursionError, outside.DiedError])
@@ -370,5 +372,6 @@ def test_evidence_that_cannot_be_compared_costs_the_hint_and_not_the_grade(raise
         raise raised
 
     failed = wrong_sum()
-    run_cells.add_hints([(failed, [failed], search)], 60)
+    failed.find_hints = search
+    run_cells.add_hints([CellOutcome(properties=[failed])], 60)
     assert failed == wrong_sum()

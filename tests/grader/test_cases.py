@@ -111,7 +111,7 @@ def test_the_first_fact_that_differs_makes_the_sentence(seen, expected, says):
 def test_the_evidence_is_of_all_ranks():
     failure = play(case(lambda rank: Seen(number=rank, besides=torch.tensor([rank])), Seen(number=0)))
     name, moment, values, besides = failure.got
-    assert (failure.case, name, moment, values) == ("2 ranks, a", "number", 0, [0, 1])
+    assert (failure.failure.case, name, moment, values) == ("2 ranks, a", "number", 0, [0, 1])
     assert [list(one) for one in besides] == [[0], [1]]
 
 
@@ -240,7 +240,7 @@ SENDS = case(reduce_all(3), Seen(number=1), sends=[("all_reduce", 12)])
 def test_a_hang_names_its_case_and_hides_nothing_before_it():
     hangs = case(lambda rank: dist.recv(torch.zeros(1), src=1 - rank), Seen(number=1), name="hangs")
     failure = play(RIGHT, hangs)
-    assert failure.compared[0] == "2 ranks, hangs" and failure.kind == "hang"
+    assert failure.compared[0] == "2 ranks, hangs" and failure.failure.kind == "hang"
     assert str(failure).split("\n")[0] == "With 2 ranks, every rank waits forever (case: 2 ranks, hangs)"
     wrong = case(lambda rank: Seen(number=2), Seen(number=1), name="wrong")
     assert "the number on rank 0 is 2" in told(RIGHT, wrong, hangs)
@@ -283,7 +283,7 @@ def test_the_picture_of_a_failure_shows_its_case_alone():
 
 def test_a_call_that_fails_shows_no_messages_of_ranks_that_ran_before():
     failure = play(SENDS, Call(lambda: 3.0, gives=close(1.5), name="half(3)", what="the half"))
-    assert failure.message.startswith("the half is wrong") and failure.ledger is None
+    assert failure.failure.message.startswith("the half is wrong") and failure.ledger is None
 
 
 # ---- plain calls ----
@@ -343,11 +343,11 @@ def test_a_failure_shows_its_input_where_that_is_short():
 
     short, long = {"a": [1, "b", None], "c": np.arange(2)}, list(range(99))
     shown = "few; the input: {'a': [1, 'b', None], 'c': array([0, 1])}, 3"
-    assert failure(short, 3).case == shown and failure(short, 3, ranks=2).case == f"2 ranks, {shown}"
+    assert failure(short, 3).failure.case == shown and failure(short, 3, ranks=2).failure.case == f"2 ranks, {shown}"
     assert failure(short, 3).compared == ("few", 1), "hints compare without it"
-    assert failure(long).case == failure(object()).case == failure(len).case == "few"
-    assert failure(long, shows="0 to 98").case == "few; the input: 0 to 98"
-    assert len(failure(long, shows="x" * 5000).case) < 1100
+    assert failure(long).failure.case == failure(object()).failure.case == failure(len).failure.case == "few"
+    assert failure(long, shows="0 to 98").failure.case == "few; the input: 0 to 98"
+    assert len(failure(long, shows="x" * 5000).failure.case) < 1100
 
 
 def take(rank, world_size, *_):
@@ -384,10 +384,10 @@ def test_what_is_refused_names_the_argument_and_the_right_call_must_succeed():
         raise ValueError("start is always wrong")
 
     assert tried(total) is None
-    assert "should name 'start'" in tried(unnamed).message
-    assert tried(unnamed).case == "below 0; the input: [1.0, 1.0, 1.0], -1"
-    assert "nothing was raised" in tried(lambda numbers, start: 6.0).message
-    assert "raised ValueError: start is always wrong" in tried(never).message
+    assert "should name 'start'" in tried(unnamed).failure.message
+    assert tried(unnamed).failure.case == "below 0; the input: [1.0, 1.0, 1.0], -1"
+    assert "nothing was raised" in tried(lambda numbers, start: 6.0).failure.message
+    assert "raised ValueError: start is always wrong" in tried(never).failure.message
 
 
 # ---- what is said of a check that is wrong itself ----

@@ -16,6 +16,7 @@ from autograder.answers import answer as answers
 from autograder.checking import check, hints, stage
 from autograder.checking.expect import (
     CheckFailed,
+    Failure,
     Hint,
     digits_that_differ,
     expect_close,
@@ -176,20 +177,20 @@ def failure(run, *arguments):
 def test_the_hint_of_the_mistake_that_was_made_is_shown(doubling):
     doubling(lambda x: x + x)
     forgot = failure(doubling, lambda y: y)
-    assert forgot.hints == (Hint("forgets", "You returned x."),)
+    assert forgot.failure.hints == [Hint("forgets", "You returned x.")]
     assert str(forgot).endswith(" (case: first)\nHint: You returned x.")
-    assert failure(doubling, two_more).hints == (ADDS_TWO,)
+    assert failure(doubling, two_more).failure.hints == [ADDS_TWO]
 
 
 def test_an_unknown_mistake_gets_no_hint(doubling):
     unknown = failure(doubling, lambda y: 3 * y)
-    assert unknown.hints == () and "Hint" not in str(unknown)
+    assert unknown.failure.hints == [] and "Hint" not in str(unknown)
 
 
 @pytest.mark.parametrize(("fails", "hint"), [(("another",), ()), (("another", "doubles"), (ADDS_TWO,))])
 def test_a_known_mistake_is_not_tried_on_a_check_that_it_passes(doubling, known, fails, hint):
     known[:] = [replace(one, fails=fails) for one in known]
-    assert failure(doubling, two_more).hints == hint
+    assert failure(doubling, two_more).failure.hints == [*hint]
 
 
 def test_no_hint_of_a_mistake_that_another_check_would_have_shown(doubling, known):
@@ -207,13 +208,13 @@ def test_no_hint_of_a_mistake_that_another_check_would_have_shown(doubling, know
 def test_of_too_many_mistakes_that_look_alike_none_is_named(doubling, known, more, shown):
     """The first two in the file were shown, whichever was made."""
     known += [replace(known[1], name=f"adds_{n}", hint=f"You added {n}.") for n in ("1 + 1", "4 - 2")[:more]]
-    assert [hint.sure for hint in failure(doubling, two_more).hints] == [shown == 1] * shown
+    assert [hint.sure for hint in failure(doubling, two_more).failure.hints] == [shown == 1] * shown
 
 
 def test_the_search_for_hints_can_be_put_off(doubling):
     with hints.later():
         failed = failure(doubling, two_more)
-    assert failed.hints == () and "Hint" not in str(failed)
+    assert failed.failure.hints == [] and "Hint" not in str(failed)
     assert failed.find_hints() == (ADDS_TWO,)
     assert "Hint: You added two" in str(failure(doubling, two_more))
 
@@ -240,7 +241,7 @@ def test_an_exercise_that_is_not_written_is_told_so_without_a_hint(doubling):
         raise NotImplementedError
 
     unwritten = failure(doubling, stub)
-    assert "not written yet" in str(unwritten) and unwritten.hints == ()
+    assert "not written yet" in str(unwritten) and unwritten.failure.hints == []
 
 
 def test_what_a_student_prints_stays_out_of_the_feedback(doubling, capsys):
@@ -283,7 +284,7 @@ def test_shared_inputs_are_tried_on_a_known_mistake_only_once(doubling, monkeypa
     monkeypatch.setattr(check, "attempt", counted)
     check.share_inputs()
     for _ in range(2):
-        assert failure(doubling, two_more).hints == (ADDS_TWO,)
+        assert failure(doubling, two_more).failure.hints == [ADDS_TWO]
     assert len(seeds) == 2 + 2 and len(set(seeds)) == 1, "two answers, and each of the two known mistakes once"
 
 
@@ -335,15 +336,8 @@ def test_an_error_in_the_students_code_keeps_its_case(monkeypatch, module):
 
     failed = failure(raises_in_the_second_case, answer)
     case = "odd" if module.startswith("autograder.checks.") else ""
-    assert (failed.message, failed.case) == ("Your code raised KeyError: 'odd'", case)
-    assert failed.record() == {
-        "check": "raises_in_the_second_case",
-        "kind": "raised",
-        "error": "KeyError",
-        "message": "Your code raised KeyError: 'odd'",
-        "case": case,
-        "hints": [],
-    }
+    text = "Your code raised KeyError: 'odd'"
+    assert failed.failure == Failure("raised", "KeyError", text, case, check="raises_in_the_second_case")
     assert failed.compared == ("raised", ("KeyError", "'odd'")), "the same mistake in whatever case it comes"
 
 
@@ -409,7 +403,7 @@ def test_a_checks_own_mistake_gets_no_hint(doubling):
 
     failed = failure(misnamed, two_more)
     assert "The test could not judge" in str(failed)
-    assert failed.hints == () and failed.fault and failed.check == "misnamed"
+    assert failed.failure.hints == [] and failed.failure.fault and failed.failure.check == "misnamed"
 
 
 # ---- what is no check ----
@@ -504,4 +498,4 @@ def test_of_long_values_that_differ_the_place_is_shown(got, said):
     """Of 400 signs each, one word differed."""
     with pytest.raises(CheckFailed) as failed:
         expect_equal("a case", got, LONG, what="the dict")
-    assert failed.value.message.startswith(f"the dict {said}") and len(failed.value.message) < 500
+    assert failed.value.failure.message.startswith(f"the dict {said}") and len(failed.value.failure.message) < 500

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from autograder.checking import check, stage
 from autograder.checking.cases import Call
-from autograder.checking.expect import RAISED, WRONG, CheckFailed
+from autograder.checking.expect import RAISED, WRONG, CheckFailed, Failure
 from autograder.checks.costs import common
 from ranks import source as places
 
@@ -128,10 +129,10 @@ SHARD = "class Shard:\n    def __init__(self, n): pass\n"
     ],
 )
 def test_an_error_of_the_students_code_is_the_students(body, source, says):
-    found = failure(body, source)
-    assert found.fault == "" and found.kind == RAISED and "fault" not in found.record()
+    failed = failure(body, source)
+    assert failed.failure.fault == "" and failed.failure.kind == RAISED
     with pytest.raises(CheckFailed, match=rf"^Your code raised ({says})"):
-        raise found
+        raise failed
 
 
 # ---- checks that are wrong ----
@@ -220,14 +221,14 @@ DOUBLE = "def double(x):\n    return 2 * x"
     ],
 )
 def test_an_error_of_the_checks_own_code_is_no_students(body, source, says):
-    found, line = failure(body, source), body.__code__.co_firstlineno
+    failed, line = failure(body, source), body.__code__.co_firstlineno
+    found = failed.failure
     assert found.fault.startswith(tuple(f"tests/grader/test_faults.py:{n}: {says}" for n in range(line, line + 5))), (
         found.fault
     )
     assert found.message.startswith("The test could not judge what your code gave, and stopped with ")
-    assert (found.kind, found.error) == (WRONG, "") and found.record()["fault"] == found.fault
-    assert CheckFailed.of_record(found.record()).fault == found.fault
-    assert found.compared[0] == "raised", "hints are searched for with what was seen, as of a student's error"
+    assert (found.kind, found.error) == (WRONG, "") and Failure.of_data(asdict(found)) == found
+    assert failed.compared[0] == "raised", "hints are searched for with what was seen, as of a student's error"
 
 
 # ---- in ranks ----
@@ -273,4 +274,4 @@ def test_in_a_rank_a_drivers_own_mistake_is_told_from_the_students(monkeypatch, 
         stage.run_ranks(driver, 1, (double,))
 
     line = f"tests/grader/test_faults.py:{driver.__code__.co_firstlineno}: {driver.__name__}, in a rank: "
-    assert failure(launches, source).fault == (f"{line}{own}" if own else "")
+    assert failure(launches, source).failure.fault == (f"{line}{own}" if own else "")

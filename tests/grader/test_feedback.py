@@ -2,13 +2,16 @@
 
 import html
 import re
+from dataclasses import replace
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output, new_raw_cell
 
 from autograder.checking.expect import CheckFailed, Hint
+from autograder.grading import outcome
 from autograder.grading.nbgrader import restore
+from autograder.grading.outcome import CellOutcome, Tried
 from autograder.grading.pages import feedback, safe_html
 from autograder.grading.running import run_cells
 from autograder.grading.running.kernels import Reply
@@ -103,7 +106,7 @@ def test_the_page_shows_points_reason_hint_and_code_but_no_hidden_test(toy):
 
 
 def test_a_property_that_holds_is_green_only_if_it_earns_something():
-    held = nbformat.from_dict({"name": "corners", "says": "It counts.", "status": "ok", "points": 0.75})
+    held = Tried("ok", name="corners", says="It counts.", points=0.75)
     rows = [feedback.property_of(held, earns) for earns in (True, False)]
     assert [(row["result"], row["color"], row["points"]) for row in rows] == [
         ("passed", "full", "0.75"),
@@ -145,10 +148,12 @@ def test_hints_are_shown_once_each_after_the_message(names):
     known = {"adds": Hint("adds", "You added two <of> them."), "takes": Hint("takes", "You took one.")}
     nb = lesson()
     test = cell(nb, "07-ex1-double-test")
-    failure = run_cells.failure_of(Reply("error", raised=CheckFailed("x is 3", "2 ranks", hints=map(known.get, names))))
-    outcomes = [{"name": name, "says": name, "points": 1, "status": "error", "failure": failure} for name in "ab"]
-    outcomes[1]["failure"] = {**failure, "message": "y is 4"}
-    test.metadata.autograder = {"properties": outcomes}
+    raised = CheckFailed("x is 3", "2 ranks")
+    raised.failure.hints = list(map(known.get, names))
+    failure = run_cells.failure_of(Reply("error", raised=raised))
+    failures = failure, replace(failure, message="y is 4")
+    tried = [Tried("error", one, name=name, says=name, points=1) for name, one in zip("ab", failures, strict=True)]
+    outcome.to_metadata(test, CellOutcome(properties=tried))
     page = page_of(nbformat.from_dict(nb))
     assert page.count("x is 3 (case: 2 ranks)</p>") == page.count("y is 4 (case: 2 ranks)</p>") == 1
     shown = re.findall(r'<p class="hint"><strong>(.*)</strong> (.*)</p>', page)

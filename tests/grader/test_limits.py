@@ -316,10 +316,9 @@ def test_errors_count_with_the_outputs_of_a_notebook():
 
     kernel = types.SimpleNamespace(start=lambda: None, stop=lambda: None, run=run)
     cells = [new_code_cell("1/0", id=f"c{number}") for number in range(limits.CELLS)]
-    run_cells.run_cells(cells, lambda: kernel, run_cells.Limits())
-    kept = [cell.metadata.autograder for cell in cells]
+    kept = list(run_cells.run_cells(cells, lambda: kernel, run_cells.Limits()).values())
     assert len(str(kept)) < limits.ALL_OUTPUT + limits.CELLS * 1000
-    assert len(kept[0]["where"]) == 3 and "where" not in kept[-1] and kept[-1].failure.error == "E" * 100
+    assert len(kept[0].where) == 3 and not kept[-1].where and kept[-1].failure.error == "E" * 100
 
 
 #: Would put a text into the clipboard, clear the screen and do so once more without an escape.

@@ -20,6 +20,7 @@ from autograder.checking import check
 from autograder.grading import jail
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import scoring
+from autograder.grading.outcome import CellOutcome, Tried
 from autograder.grading.running import run_cells
 from autograder.grading.running.kernels import LocalKernel
 from autograder.insight import lms, marks
@@ -143,8 +144,8 @@ def test_points_add_up_and_a_visible_part_that_fails_alone_costs_a_tenth(tried, 
 ])  # fmt: skip
 def test_it_is_said_why_properties_that_hold_earn_nothing(failing, all_or_nothing, because):
     tried = {"core": 1.5, "trick": 0.0, "other": 0.5}
-    outcomes = [{"name": n, "points": p, "status": "error" if n in failing else "ok"} for n, p in tried.items()]
-    test = new_code_cell(metadata={"autograder": {"properties": outcomes, "all_or_nothing": all_or_nothing}})
+    outcomes = [Tried("error" if name in failing else "ok", name=name, points=p) for name, p in tried.items()]
+    test = CellOutcome(properties=outcomes, all_or_nothing=all_or_nothing)
     assert "".join(scoring.remarks(test)).startswith(because) and bool(scoring.remarks(test)) == bool(because)
 
 
@@ -396,8 +397,8 @@ def test_without_a_jail_a_failure_is_the_same_record(tmp_path):
         assert [kernel.run(source, 60).status for source in (*setup, known.source)] == ["ok"] * (len(setup) + 1)
         core = properties.of_test(cell_of(lesson(), f"{MEAN}-test"))[0]
         failure = run_cells.failure_of(kernel.run_test(core.source, 60))
-        assert (failure["check"], failure["kind"]) == (core.name, "wrong") and "(case: " not in failure["message"]
-        assert known.name in [hint["name"] for hint in failure["hints"]] and failure["case"]
+        assert (failure.check, failure.kind) == (core.name, "wrong") and "(case: " not in failure.message
+        assert known.name in [hint.name for hint in failure.hints] and failure.case
         assert kernel.run_test("1 / 0", 60).raised is None
         assert kernel.run_test(core.source.replace(core.name, "no_such_check"), 60).error[0] == "ValueError"
     finally:

@@ -123,6 +123,7 @@ def is_ours(name: str, path: Path) -> bool:
         name in sys.stdlib_module_names | WRITTEN | {"ranks", "autograder", "planner", "tests", path.parent.name}
         or any((folder / f"{name}.py").exists() for folder in folders)
         or (path.parent / name / "__init__.py").exists()
+        or (path.name, name) == ("setup.py", "setuptools")  # declared beside it, as what builds the package
     )
 
 

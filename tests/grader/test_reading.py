@@ -12,7 +12,7 @@ import zipfile
 import nbformat
 import pytest
 
-from autograder.grading import limits
+from autograder.grading import limits, outcome
 from autograder.grading.nbgrader import reading, scoring, submission_files
 from autograder.grading.nbgrader.grade_submission import grade_submission
 from autograder.grading.running import run_cells
@@ -234,7 +234,8 @@ SYNTAX = {
 def graded(source, error, message, python=""):
     """A notebook whose first answer stopped with this error."""
     failure = run_cells.failure_of(Reply("error", error=(error, message)))
-    cell = reading.new_cell("code", source, {"autograder": {"failure": failure}}, "07-ex1-double")
+    cell = reading.new_cell("code", source, {}, "07-ex1-double")
+    outcome.to_metadata(cell, outcome.CellOutcome("error", failure))
     return reading.notebook_of([cell], "", python=python)
 
 
@@ -270,7 +271,7 @@ def test_page_and_report_say_that_the_students_python_is_newer(tmp_path):
     nb = nbformat.read(toy.root / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb", 4)
     nb.metadata.autograder.python = "3.99"
     failure = run_cells.failure_of(Reply("error", error=("SyntaxError", "invalid syntax (3.py, line 1)")))
-    cell_of(nb, "07-ex1-double").metadata.autograder.failure = nbformat.from_dict(failure)
+    outcome.to_metadata(cell_of(nb, "07-ex1-double"), outcome.CellOutcome("error", failure))
     config = toy.course._config(assignment_id=LESSON, student_id="ada")
     grade_submission(config, "ada", LESSON, nbformat.writes(nb), submission_files.Submission(b""))
     said = "exercise 1 may be written for Python 3.99"

@@ -17,8 +17,8 @@ import ranks
 from autograder.__main__ import main
 from autograder.answers import wrong
 from autograder.checking import check, expect, hints, stage
-from autograder.checking.expect import CheckFailed
-from autograder.grading.nbgrader import scoring
+from autograder.checking.expect import CheckFailed, Failure
+from autograder.grading.outcome import CellOutcome, Tried
 from autograder.grading.pages import feedback
 from autograder.grading.running import run_cells
 from autograder.grading.running.kernels import Reply
@@ -35,7 +35,8 @@ def test_each_check_has_the_share_that_passes(tmp_path):
         marks.Submission(f"s{i}", LESSON, 4.0, 4.0, [marks.Mark("07-ex1-double", 4.0, 4.0, 4.0, "")]) for i in range(4)
     ]
     for i, one in enumerate(graded):
-        one.tried = {"07-ex1-double": [("It doubles.", i > 0), ("It takes 0.", True)][: 1 + i % 2]}
+        tried = [Tried("ok" if i else "error", says="It doubles."), Tried("ok", says="It takes 0.")][: 1 + i % 2]
+        one.outcomes = {"07-ex1-double": CellOutcome(properties=tried)}
     graded[3].problem = "No notebook."
     rows = [("07-ex1-double", "It doubles.", 2, 3), ("07-ex1-double", "It takes 0.", 1, 1)]
     assert mistakes.properties(graded) == rows
@@ -221,7 +222,8 @@ def test_what_grading_really_writes_is_understood(tmp_path):
     (one,) = marks.read(toy.course).submissions
     kinds = [mistakes.kind(mark, one) for mark in one.marks]
     assert kinds == [mistakes.WRONG, "Raised ZeroDivisionError", mistakes.UNWRITTEN]
-    assert list(one.notes) == ["07-ex3-half"] and "missing" in one.notes["07-ex3-half"][0]
+    assert [name for name, test in one.outcomes.items() if test.notes] == ["07-ex3-half"]
+    assert "missing" in one.outcomes["07-ex3-half"].notes[0]
     assert report.link(toy.root, toy.root / "report.html", "ada", LESSON) == f"feedback/ada/{LESSON}/{LESSON}.html"
 
 
@@ -230,7 +232,8 @@ LOST = marks.Mark("07-ex1-double", 0, 1, 0, "")
 
 def lost_by(*failures, **more):
     """A submission whose exercise 1 failed so."""
-    return marks.Submission("ada", LESSON, 0, 1, [LOST], failures={LOST.exercise: list(failures)}, **more)
+    test = CellOutcome(properties=[Tried("error", failure) for failure in failures])
+    return marks.Submission("ada", LESSON, 0, 1, [LOST], outcomes={LOST.exercise: test}, **more)
 
 
 def why(status, name="", text=""):
@@ -250,7 +253,7 @@ def why(status, name="", text=""):
         ([why("error", "AssertionError"), why("error", "NotImplementedError")], mistakes.UNWRITTEN),
         ([why("error", "Long" * 20, "")], mistakes.WRONG),
         ([why("error", SCRIPT, "")], mistakes.WRONG),
-        ([scoring.failure_of({"status": "error", "error": ["CheckFailed", "wrong\nHint: old"]})], mistakes.OUTDATED),
+        ([Failure("outdated")], mistakes.OUTDATED),
         ([], mistakes.WRONG),
     ],
 )
@@ -279,13 +282,13 @@ def test_kinds_of_what_a_check_sees(monkeypatch, error, kind):
     for body in (lambda *, rng: stage.run_ranks(print, 4, ()), lambda *, rng: ranks.run()):
         with pytest.raises(CheckFailed) as caught, hints.later():
             check.check("07-ex1-double", points=1)(body)()
-        assert mistakes.kind(LOST, lost_by(caught.value.record())) == kind
+        assert mistakes.kind(LOST, lost_by(run_cells.failure_of(Reply("error", raised=caught.value)))) == kind
 
 
 def test_an_error_that_a_check_caught_and_tells_is_counted_as_one():
     with pytest.raises(CheckFailed) as caught:
         expect.fail("rank 1 raised OSError: no space", "2 ranks", [], "OSError")
-    assert mistakes.kind(LOST, lost_by(caught.value.record())) == "Raised OSError"
+    assert mistakes.kind(LOST, lost_by(run_cells.failure_of(Reply("error", raised=caught.value)))) == "Raised OSError"
 
 
 def test_a_class_of_an_earlier_version_is_read_without_its_reasons(tmp_path):

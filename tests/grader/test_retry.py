@@ -73,7 +73,7 @@ def test_the_seed_is_in_the_report_and_not_on_the_students_page(course, capsys):
     assert main(["report", "--course", str(course)]) == 0
     assert seed in (course / "report.html").read_text()
     assert seed not in (course / "feedback" / "ada" / LESSON / f"{LESSON}.html").read_text()
-    assert marks.read(Course(course)).submissions[0].seeds[EXERCISE] == seed
+    assert marks.read(Course(course)).submissions[0].outcomes[EXERCISE].lost[0].seed == seed
 
 
 @pytest.mark.jail
@@ -110,12 +110,12 @@ def test_the_environment_sets_the_seed(monkeypatch, shared):
         with hints.under(seed=shared), pytest.raises(CheckFailed) as caught:
             draws_a_number(None)
         failures.append(caught.value)
-    assert [one.seed for one in failures] == [7, 7] and failures[0].message == failures[1].message
+    assert [one.seed for one in failures] == [7, 7] and failures[0].failure.message == failures[1].failure.message
     monkeypatch.delenv(check.SEED)
     with hints.under(seed=shared), pytest.raises(CheckFailed) as caught:
         draws_a_number(None)
     assert caught.value.seed != 7 and (shared is None or caught.value.seed == shared)
-    assert caught.value.message != failures[0].message
+    assert caught.value.failure.message != failures[0].failure.message
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5", " 7", "٧"])

@@ -10,6 +10,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
+from autograder.grading import outcome
 from autograder.grading.nbgrader import restore, setup_cells
 from autograder.grading.nbgrader.reading import notebook_of, unreadable
 from autograder.grading.nbgrader.restore import SourceCell, restored_notebook
@@ -153,7 +154,7 @@ def test_an_earlier_version_of_the_lesson_is_named_as_such(tmp_path):
         change(nb)
         toy.hand_in("ada", nb)
         ran = nbformat.reads(toy.course.task("ada", LESSON).cells, as_version=4)
-        return ran.metadata.autograder.remarks, cell(ran, "07-ex1-double-test").metadata.autograder.notes
+        return ran.metadata.autograder.remarks, outcome.of_metadata(cell(ran, "07-ex1-double-test")).notes
 
     def publish(change):
         toy.teach(change)

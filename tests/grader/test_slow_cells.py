@@ -13,6 +13,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder import properties
+from autograder.grading import outcome
 from autograder.grading.nbgrader import slow_cells
 from autograder.grading.running import carried_forward, run_cells
 from autograder.grading.running.kernels import Reply
@@ -87,9 +88,9 @@ def notebook_of(
     return cells
 
 
-def statuses(cells: list[nbformat.NotebookNode]) -> dict[int, str]:
+def statuses(found: dict[str, outcome.CellOutcome]) -> dict[int, str]:
     """What became of each exercise's test."""
-    return {int(cell.id[5]): cell.metadata.autograder.status for cell in cells if run_cells.is_test(cell)}
+    return {int(name[5]): one.status for name, one in found.items() if name.endswith("-test")}
 
 
 SLOW_TEST = "# takes 235"
@@ -113,8 +114,8 @@ CASES = {
 def test_what_is_slow_costs_no_other_exercise_its_marks(clock, name):
     how, slow = CASES[name]
     cells = notebook_of(**how)
-    run_cells.run_cells(cells, lambda: clock, LIMITS)
-    lost = {number for number, status in statuses(cells).items() if status != "ok"}
+    found = run_cells.run_cells(cells, lambda: clock, LIMITS)
+    lost = {number for number, status in statuses(found).items() if status != "ok"}
     print(name, "lost", lost, "seconds", clock.seconds)
     assert lost <= slow
     assert clock.seconds <= 2 * LIMITS.notebook
@@ -144,11 +145,10 @@ def test_an_exercise_that_calls_a_slow_answer_keeps_its_marks(clock):
     instead = {"07-ex4-f": "def f4(): f2()", "07-ex4-f-test": "f4()"}
     cells = notebook_of(instead={**instead, "07-ex2-f": "def f2(): return sum(range(10**9))"})
     lesson = new_notebook(cells=notebook_of(instead={**instead, "07-ex2-f": "def f2(): return 0"}))
-    run_cells.run_cells(cells, lambda: CallsSlowAnswer(clock), LIMITS)
-    assert [number for number, status in statuses(cells).items() if status != "ok"] == [4]
-    carried_forward.try_again(cells, lesson, lambda: CallsSlowAnswer(clock), LIMITS)
-    (test,) = (cell for cell in cells if cell.id == "07-ex4-f-test")
-    assert all(one.carried == ["07-ex2-f"] for one in test.metadata.autograder.properties)
+    found = run_cells.run_cells(cells, lambda: CallsSlowAnswer(clock), LIMITS)
+    assert [number for number, status in statuses(found).items() if status != "ok"] == [4]
+    carried_forward.try_again(cells, found, lesson, lambda: CallsSlowAnswer(clock), LIMITS)
+    assert all(one.carried == ["07-ex2-f"] for one in found["07-ex4-f-test"].properties)
 
 
 def test_a_slow_second_run_leaves_the_others_theirs(clock):
@@ -164,20 +164,17 @@ def test_a_slow_second_run_leaves_the_others_theirs(clock):
     instead = {f"07-ex{n}-f": f"def f{n}(): f1()" for n in numbers} | {f"07-ex{n}-f-test": f"f{n}()" for n in numbers}
     cells = notebook_of(instead={**instead, "07-ex1-f": "def f1(): return 1"})
     lesson = new_notebook(cells=notebook_of(instead={**instead, "07-ex1-f": "def f1(): return 0"}))
-    run_cells.run_cells(cells, lambda: Second(clock), LIMITS)
-    assert set(statuses(cells).values()) == {"error"}
-    carried_forward.try_again(cells, lesson, lambda: Second(clock), LIMITS)
-    carried = {
-        int(cell.id[5])
-        for cell in cells
-        if run_cells.is_test(cell) and all(one.get("carried") for one in cell.metadata.autograder.properties)
-    }
-    assert carried == {3, 4, 5, 6, 7}
+    found = run_cells.run_cells(cells, lambda: Second(clock), LIMITS)
+    assert set(statuses(found).values()) == {"error"}
+    carried_forward.try_again(cells, found, lesson, lambda: Second(clock), LIMITS)
+    carried = {name for name, one in found.items() if one.properties and all(tried.carried for tried in one.properties)}
+    assert carried == {f"07-ex{number}-f-test" for number in (3, 4, 5, 6, 7)}
 
 
 def said(clock, **how) -> str:
     cells = notebook_of(**how)
-    run_cells.run_cells(cells, lambda: clock, LIMITS)
+    for name, found in run_cells.run_cells(cells, lambda: clock, LIMITS).items():
+        outcome.to_metadata(next(cell for cell in cells if cell.id == name), found)
     return slow_cells.remark(cells)
 
 

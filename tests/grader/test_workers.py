@@ -14,13 +14,16 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.__main__ import main
+from autograder.grading import outcome
 from autograder.grading.course import _decided_by_others
 from autograder.grading.jail import outside
+from autograder.grading.outcome import failed_by_time
 from autograder.grading.running import workers
 from autograder.grading.running.kernels import Reply
-from autograder.grading.running.run_cells import Limits, failed_by_time, run_cells
+from autograder.grading.running.run_cells import Limits, is_test, run_cells
 from ranks import stopwatch
 from tests.helpers import toy_course
 from tests.helpers.graded_class import stopped
@@ -250,13 +253,15 @@ def test_a_task_whose_jail_did_not_start_is_tried_again_at_the_end(monkeypatch, 
     ]  # fmt: skip
 
 
-def executed(**outcome):
+def executed(found):
     """A notebook whose only test has run, as a worker returns it."""
-    ours = {"status": outcome["status"], "properties": [outcome]}
-    return json.dumps({"metadata": {}, "cells": [{"metadata": {}}, {"metadata": {"autograder": ours}}]})
+    nb = new_notebook(cells=[new_code_cell(), new_code_cell()])
+    tried = outcome.Tried(found.status, found.failure)
+    outcome.to_metadata(nb.cells[1], outcome.CellOutcome(found.status, found.failure, properties=[tried]))
+    return json.dumps(nb)
 
 
-PASSED = executed(status="ok")
+PASSED = executed(outcome.CellOutcome("ok"))
 
 
 @pytest.mark.parametrize("bad", [stopped("timeout"), stopped("error", "HangError")])
@@ -267,7 +272,7 @@ def test_what_fails_by_time_or_a_hang_is_tried_again_alone_before_it_counts(monk
 
     def attempt(task):
         tried.append((task.name[0], task.again))
-        return task, executed(**bad) if len(tried) in (1, 3) else PASSED, None
+        return task, executed(bad) if len(tried) in (1, 3) else PASSED, None
 
     monkeypatch.setattr(workers, "_attempt", attempt)
     with workers.Workers(3) as pool:
@@ -281,8 +286,8 @@ def test_what_fails_by_time_or_a_hang_is_tried_again_alone_before_it_counts(monk
 
 
 def test_other_failures_are_not_tried_again():
-    assert not failed_by_time(json.loads(executed(status="error"))["cells"])
-    assert not failed_by_time(json.loads(PASSED)["cells"])
+    assert not failed_by_time(outcome.of_text(executed(outcome.CellOutcome("error"))))
+    assert not failed_by_time(outcome.of_text(PASSED))
 
 
 def test_a_second_run_tries_only_the_tests_that_failed():
@@ -297,10 +302,12 @@ def test_a_second_run_tries_only_the_tests_that_failed():
     kernel = SimpleNamespace(
         start=lambda: None, stop=lambda: None, run=lambda source, timeout: Reply("ok"), run_test=run_test
     )
-    run_cells(lesson.cells, lambda: kernel, Limits())
-    assert asked == ["double", "square", "half"] and failed_by_time(lesson.cells)
-    run_cells(lesson.cells, lambda: kernel, Limits(), again=True)
-    assert asked == ["double", "square", "half", "square"] and not failed_by_time(lesson.cells)
+    first = run_cells(lesson.cells, lambda: kernel, Limits())
+    assert asked == ["double", "square", "half"] and failed_by_time(first.values())
+    for one in filter(is_test, lesson.cells):
+        outcome.to_metadata(one, first[one.id])
+    second = run_cells(lesson.cells, lambda: kernel, Limits(), again=True)
+    assert asked == ["double", "square", "half", "square"] and not failed_by_time(second.values())
 
 
 def test_a_limit_is_named_beside_the_points_and_so_is_the_second_try(tmp_path):
@@ -314,5 +321,5 @@ def test_a_limit_is_named_beside_the_points_and_so_is_the_second_try(tmp_path):
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_time_limit_met_on_a_busy_machine_may_be_the_fault_of_others(busy):
     """What follows from that is in `test_grading.py`."""
-    nb = json.loads(executed(**stopped("timeout"))) | {"metadata": {"autograder": {"busy": busy}}}
+    nb = json.loads(executed(stopped("timeout"))) | {"metadata": {"autograder": {"busy": busy}}}
     assert _decided_by_others(json.dumps(nb)) == busy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sqlite3
 from pathlib import Path
 
@@ -10,11 +11,12 @@ from nbformat.v4 import new_notebook
 
 from autograder.answers.answer import Answer
 from autograder.checking.expect import CheckFailed, Hint
+from autograder.grading import outcome
 from autograder.grading.nbgrader import restore, scoring
+from autograder.grading.outcome import CellOutcome, Tried
 from autograder.grading.running import run_cells
 from autograder.grading.running.kernels import Reply
 from autograder.grading.running.run_cells import is_test
-from autograder.lessons import notebook
 from tests.helpers.toy_course import LESSON, Toy, lesson
 
 #: A second lesson, with the same exercises.
@@ -29,40 +31,38 @@ SCRIPT = "<script>document.title='planted'</script>"
 EVE = "<img src=x onerror=document.title='planted'>"
 
 
-def stopped(status: str, name: str = "", text: str = "", **more) -> dict:
+def stopped(status: str, name: str = "", text: str = "", **more) -> CellOutcome:
     """What is written down about a test that ended with this status, or with an error."""
-    return {"status": status, "failure": run_cells.failure_of(Reply(status, error=(name, text))), **more}
+    return CellOutcome(status, run_cells.failure_of(Reply(status, error=(name, text))), **more)
 
 
-def failed(*answers: Answer) -> dict:
+def failed(*answers: Answer) -> CellOutcome:
     """What is written down about a test whose check failed as these known wrong answers do."""
-    raised = CheckFailed("double(3) is 5", hints=[Hint(one.name, one.hint) for one in answers])
-    return {"status": "error", "failure": run_cells.failure_of(Reply("error", raised=raised))}
+    raised = CheckFailed("double(3) is 5")
+    raised.failure.hints = [Hint(one.name, one.hint) for one in answers]
+    return CellOutcome("error", run_cells.failure_of(Reply("error", raised=raised)))
 
 
 UNWRITTEN = stopped("error", "NotImplementedError", "write this function", unwritten=True)
 WRONG = stopped("error", "AssertionError", "double(3) is 0")
 
 
-def fill(toy: Toy, student: str, name: str = LESSON, problem: str = "", **found: dict) -> None:
-    """A graded submission. found: `ex1={"status": …}`, what a run would have written down about that test."""
+def fill(toy: Toy, student: str, name: str = LESSON, problem: str = "", **found: CellOutcome) -> None:
+    """A graded submission. found: `ex1=stopped("died")`, what a run would have written down about that test."""
     (toy.root / "submitted" / student / name).mkdir(parents=True, exist_ok=True)
     with toy.course.gradebook() as gradebook:
         gradebook.update_or_create_student(student)
         gradebook.update_or_create_submission(name, student)
         cells = {cell.id: cell for cell in restore.restore([], restore.source_cells(gradebook, name, name)).cells}
         for cell in cells.values():
-            seen: dict = {} if problem else {"status": "ok"}
+            seen = CellOutcome("" if problem else "ok")
             if is_test(cell):
-                seen |= {"notes": []} | found.get(cell.id.split("-")[1], {})
-                whole = {"name": "", "says": "", "points": cell.metadata.nbgrader.points}
-                seen["properties"] = [] if problem else [{**seen, **whole}]
-            cell.metadata["autograder"] = nbformat.from_dict(seen)
-        tests = {name: cell for name, cell in cells.items() if is_test(cell)}
-        for test in tests.values():
-            answer = cells[notebook.answer_of(test.id)]
-            test.metadata.autograder.comment = scoring.comment(test, answer, problem)
-        scoring.save(gradebook, name, name, student, tests)
+                seen = copy.deepcopy(found.get(cell.id.split("-")[1], seen))
+                of_test = seen.status, seen.failure, seen.seed
+                seen.properties = [] if problem else [Tried(*of_test, points=cell.metadata.nbgrader.points)]
+                seen.comment = scoring.comment(seen, CellOutcome("ok"), problem)
+            outcome.to_metadata(cell, seen)
+        scoring.save(gradebook, name, name, student, {name: cell for name, cell in cells.items() if is_test(cell)})
     path = toy.root / "autograded" / student / name / f"{name}.ipynb"
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(new_notebook(cells=list(cells.values()), metadata={"autograder": {"problem": problem}}), path)
@@ -94,7 +94,8 @@ def build(folder: Path) -> Toy:
     (toy.root / "submitted" / "gus" / LESSON).mkdir(parents=True)
     toy.course.write_grade("gus", LESSON, "", RuntimeError("the autograder failed"))
     missing, changed = ["The test cell was missing."], ["The test cell had been changed."]
-    fill(toy, "ivy", ex1={"notes": missing}, ex2={"notes": changed}, ex3={"notes": missing})
+    repaired = {"ex1": missing, "ex2": changed, "ex3": missing}
+    fill(toy, "ivy", **{name: CellOutcome("ok", notes=notes) for name, notes in repaired.items()})
     fill(toy, "jon", ex1=WRONG, ex2=WRONG, ex3=WRONG)
     fill(toy, "kim", ex2=WRONG)
     give(toy, "kim", "07-ex2-square-test", 1.5)

@@ -78,14 +78,14 @@ def test_own_pieces_come_from_finished_notebooks(lessons, capsys):
         '    print("mine")\n    """Copy rank `src`\'s',
     )
     edit(lessons, "08_zero1", "    norm = norm.sqrt()\n", '    raise NotImplementedError("write this function")\n')
-    edit(lessons, "12_tensor", "class ParallelAttention(nn.Module):", "class ParallelAttention(nn.Module:")
+    edit(lessons, "12_tensor", "class RowParallelLinear(nn.Module):", "class RowParallelLinear(nn.Module:")
     shutil.rmtree(lessons / "16_checkpoints")
     own = common.PIECES.own_pieces(lessons)
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 4
     assert said[0] == "05_ddp: your own pieces"
     assert "ClippingOptimizer" in said[1] and said[1].endswith("is not written yet")
-    assert "ParallelAttention is missing in" in said[2]
+    assert "RowParallelLinear is missing in" in said[2]
     assert "there is no" in said[3]
     assert set(own) == {"broadcast_parameters"}
     results = ranks.run(broadcasts, 2, (own["broadcast_parameters"],), echo=False)

@@ -19,7 +19,6 @@ from autograder import checks
 from autograder.checking import stage
 from autograder.checking.check import attempt
 from autograder.checking.stage import Launches
-from autograder.grading.nbgrader import scoring
 from autograder.lessons import notebook
 from autograder.soundness import audit
 
@@ -176,5 +175,5 @@ def test_who_looks_for_the_answer_finds_none(name):
         answer = next(one.source for one in notebook.read(lesson).cells if one.id == cell)
         source += answer[answer.index("class Guard") :]
     nb = notebook.read(lesson, {cell: source})
-    ((test,), _) = audit.tested(nb, lesson, {f"{cell}-test"}, jailed=True)
-    assert expected <= {one.name for one in scoring.outcomes_of(test) if scoring.is_lost(one)}
+    [test] = audit.tested(nb, lesson, {f"{cell}-test"}, jailed=True).values()
+    assert expected <= {one.name for one in test.lost}

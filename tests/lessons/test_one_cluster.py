@@ -24,7 +24,7 @@ import ranks
 from autograder.lessons import notebook
 from planner import Layout, communication, memory
 from planner.arithmetic import Step
-from planner.software import MEGATRON, META
+from planner.software import MATMUL_SHARE, MEGATRON, META
 from ranks.cluster import NETWORK_STEP, NVLINK_STEP, Cluster, find
 from ranks.model import (
     DEEPSEEK_V3,
@@ -44,6 +44,8 @@ import running_model
 BOOK = notebook.ROOT / "book"
 H100 = find("H100")
 PEAK = H100.flops["bf16"]
+#: The part of it that the planner counts on.
+SHARE = MATMUL_SHARE["H100", "bf16"][0]
 #: The lessons that speak of GPUs.
 LESSONS = ["02_costs", "09_fsdp", "10_memory", "12_tensor", "13_context", "14_experts", "15_layout"]
 
@@ -267,7 +269,7 @@ def test_lesson_02_counts_the_tokens_of_one_micro_batch_for_llama_3():
     """Float32 gradients, reduce-scattered over 128 copies, against 8,192 tokens: at the edge, not 17 times inside."""
     glued = chapter("02_costs", "llama_has")["glued"]
     by_the_theorem = 4 * 0.4 * 989e12 / (6 * 2 / 3 * 50e9)
-    measured = by_the_theorem * (0.564 / 0.4) / 0.97  # the planner's share of the peak, and a port's
+    measured = by_the_theorem * (SHARE / 0.4) / 0.97  # the planner's share of the peak, and a port's
     least, most = (float(f"{tokens:.2g}") for tokens in (by_the_theorem, measured))
     assert (glued["llama_has"], glued["llama_needs"]) == ("8,192", f"{least:,.0f} to {most:,.0f}")
     assert by_the_theorem < 8192 < measured < 2 * 8192  # N sequences of a chunk hide those of the next for N = 2
@@ -277,8 +279,9 @@ def test_lesson_02_leaves_the_diagonal_where_its_tokens_no_longer_hide_gradients
     cell = chapter("02_costs", "counts, counts / 8")
     diagonal, *overlap = (line.get_ydata() for line in cell["ax"].lines[:3])
     for edge, knee in zip(overlap, cell["knees"], strict=True):
-        assert np.isclose(edge, diagonal).tolist() == (cell["counts"] <= knee).tolist()
-    assert cell["glued"]["knee_gpus"] == " to ".join(f"{2**19 / tokens:.0f}" for tokens in (2987, 1978))
+        apart = abs(cell["counts"] / knee - 1) > 0.01  # N - 1 of N parts are sent
+        assert np.isclose(edge, diagonal)[apart].tolist() == (cell["counts"] <= knee)[apart].tolist()
+    assert cell["glued"]["knee_gpus"] == " to ".join(f"{2**19 / tokens:.0f}" for tokens in (3003, 1978))
 
 
 def test_start_ups_raise_the_tokens_as_the_messages_get_shorter():
@@ -286,8 +289,8 @@ def test_start_ups_raise_the_tokens_as_the_messages_get_shorter():
     for n in (64, 512, 4096):
         alone, layer = communication.tokens_to_hide(H100, n), communication.tokens_to_hide(H100, n, piece=872e6)
         seconds = H100.reduce_scatter_seconds(872e6, n) * n / (n - 1)
-        assert layer[1] == pytest.approx(0.564 * PEAK * seconds / 872e6)
-        assert layer[0] - alone[0] == pytest.approx(0.4 / 0.564 * (layer[1] - alone[1]))
+        assert layer[1] == pytest.approx(SHARE * PEAK * seconds / 872e6)
+        assert layer[0] - alone[0] == pytest.approx(0.4 / SHARE * (layer[1] - alone[1]))
         assert communication.tokens_to_hide(H100, n, piece=1e15) == pytest.approx(alone, rel=1e-3)
 
 
@@ -355,11 +358,11 @@ def test_the_box_counts_the_bytes_of_the_lessons():
     # As chapter 15 says: at most two ranks of tensor parallelism, and no pipeline.
     layouts = [row[4] for row in box(None)]
     assert {*re.findall("[tp]p [0-9]+", " ".join(layouts))} == {"tp 2"}
-    # Where two win, one is less than a percent slower.
+    # Where two win, one is about a percent slower.
     for name, machine, gpus in running_model.MACHINES:
         plan = planner.plan(LLAMA3_8B, find(machine), gpus, running_model.BATCH)
         alone = next(found for found in plan.fitting if found.layout.tp == found.layout.pp == 1)
-        assert alone.seconds < 1.01 * plan.best.seconds, name
+        assert alone.seconds < 1.015 * plan.best.seconds, name
 
 
 @pytest.mark.parametrize(("tp", "pp", "chunks", "recompute"), [(4, 4, 4, False), (8, 1, 1, True), (2, 8, 1, False)])

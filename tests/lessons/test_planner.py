@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib.util
+import itertools
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -16,10 +18,23 @@ from pathlib import Path
 import pytest
 
 from autograder.authoring import handout
-from autograder.lessons import release
-from planner import Layout, LayoutError, calibrate, communication, memory, plan, predict, rows, software
+from autograder.lessons import notebook, release
+from planner import (
+    Layout,
+    LayoutError,
+    accuracy,
+    arithmetic,
+    calibrate,
+    check,
+    communication,
+    memory,
+    plan,
+    predict,
+    rows,
+    software,
+)
 from planner.arithmetic import Step, matmul_rate, matmuls
-from planner.search import FILLED
+from planner.search import FILLED, TIE, TIGHT
 from ranks.cluster import find
 from ranks.model import DEEPSEEK_V3, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, flops_per_token, parameters
 
@@ -36,7 +51,9 @@ def benchmark(name):
     return module
 
 
-program, measured = benchmark("planner"), benchmark("measured")
+program, measured, recipes, pairs = map(benchmark, ("planner", "measured", "recipes", "pairs"))
+RECIPES = json.loads(recipes.RECIPES.read_text(encoding="utf-8"))
+README = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +91,11 @@ def test_the_errors_stay_small(compared):
     everything = counted(compared)
     dense = [c for c in everything if not c.run.model.experts]
     moe = [c for c in everything if c.run.model.experts]
-    assert median_error(dense) <= 0.06  # 4.8 %
-    assert program.percentile([abs(c.error) for c in dense], 0.9) <= 0.16  # 13.2 %
-    assert median_error(everything) <= 0.07  # 5.8 %
-    assert program.percentile([abs(c.error) for c in everything], 0.9) <= 0.25  # 21.9 %
-    assert median_error(moe) <= 0.18  # 15.3 %
+    assert median_error(dense) <= 0.055  # 4.5 %
+    assert program.percentile([abs(c.error) for c in dense], 0.9) <= 0.16  # 13.0 %
+    assert median_error(everything) <= 0.07  # 6.0 %
+    assert program.percentile([abs(c.error) for c in everything], 0.9) <= 0.25  # 22.2 %
+    assert median_error(moe) <= 0.18  # 15.6 %
     assert median_error(counted(compared, "held out")) <= 0.05  # 4.2 %
 
 
@@ -115,9 +132,9 @@ def test_the_order_of_layouts_is_found(compared):
 def test_the_memory_is_found(compared):
     measured = [(row, c) for row, c in compared if row["published"].get("memory_gib") and not row.get("unused")]
     errors = [abs(c.prediction.nbytes / 2**30 / row["published"]["memory_gib"] - 1) for row, c in measured]
-    assert len(errors) >= 29 and statistics.median(errors) <= 0.10  # 7 %
+    assert len(errors) >= 29 and statistics.median(errors) <= 0.07  # 5.4 %
     for _, c in measured:
-        assert c.prediction.nbytes <= c.run.software.machine(c.run.cluster).memory, c.run.name
+        assert c.prediction.nbytes <= c.run.cluster.memory, c.run.name
 
 
 def test_no_term_knows_a_single_run():
@@ -129,6 +146,11 @@ def test_no_term_knows_a_single_run():
 
 
 # Terms by hand
+
+
+def H100_MEMORY(nbytes):  # noqa: N802
+    """Seconds of an H100's memory for so many bytes."""
+    return nbytes / (H100.memory_bandwidth * software.MEMORY_SHARE)
 
 
 def step(model=LLAMA3_70B, cluster=H100, **changes):
@@ -189,6 +211,12 @@ def test_the_experts_by_hand():
     free = replace(far, model=replace(DEEPSEEK_V3, nodes_per_token=None))
     ratio = communication.experts(free, (0.0, 0.0))[0] / communication.experts(far, (0.0, 0.0))[0]
     assert ratio == pytest.approx(8 * (1 - (7 / 8) ** 8) / 4, rel=0.05)
+    # Two ranks that share experts gather each other's rows, and hold half of twice as many experts.
+    shared = replace(one, layout=Layout(dp=8, ep=4, etp=2))
+    once = H100.all_to_all_seconds(2 * 4096 * 7168 * 8, 4, 2) + H100.all_gather_seconds(2 * 2 * 4096 * 7168 * 8, 2)
+    assert communication.experts(shared, (0.0, 0.0))[0] == pytest.approx(2 * once)
+    assert communication.rank_parameters(shared) == communication.rank_parameters(one)
+    assert matmuls(shared) == pytest.approx(matmuls(one))
     # A rank that is alone has the states of all parameters.
     alone = replace(one, layout=Layout(dp=1, zero_stage=0))
     assert memory.states(alone) == pytest.approx(18 * parameters(DEEPSEEK_V3).total)
@@ -205,11 +233,66 @@ def test_data_parallelism_by_hand():
     assert communication.data(one, 0.0, 0.0, 1) == pytest.approx(reduce + gather)
 
 
+def test_keeping_a_shard_of_gradients_means_to_reduce_in_every_micro_batch():
+    """ZeRO-2 and sixteen micro-batches: sixteen reductions, where ZeRO-1 has one."""
+    one, two = (Step(LLAMA3_8B, H100, Layout(dp=64, zero_stage=stage), software.META) for stage in (1, 2))
+    parameter = 63 / 64 * parameters(LLAMA3_8B).total
+    assert communication.bytes_sent(one, 16)["data"] == pytest.approx((4 + 2) * parameter)
+    assert communication.bytes_sent(two, 16)["data"] == pytest.approx((16 * 4 + 2) * parameter)
+    reduce = 32 * H100.reduce_scatter_seconds(4 * parameters(LLAMA3_8B).total / 32, 64)
+    more = communication.data(two, 0.0, 0.0, 16) - communication.data(one, 0.0, 0.0, 16)
+    assert more == pytest.approx(15 * reduce)
+    # Behind long micro-batches only what hiding costs is left. Interleaved, four of them share a reduction.
+    hidden = communication.data(two, 1e9, 1e9, 16) - communication.data(one, 1e9, 1e9, 16)
+    assert hidden == pytest.approx(15 * software.OVERLAP_COST * reduce)
+    staged = Layout(dp=16, pp=4, virtual_stages=2, zero_stage=2)
+    assert communication.reductions(staged, 16) == 4 and communication.reductions(staged, 18) == 5
+
+
+def test_a_ring_computes_attention_on_short_pieces_by_hand():
+    """The kernel sees the keys of one rank at a time: at 2,048 of 8,192 tokens it is slower by its half-rate length."""
+    whole, split = arithmetic.attention(step(dp=2)), arithmetic.attention(step(dp=2, cp=4))
+    slower = (2048 + software.ATTENTION_HALF) / 2048 * 8192 / (8192 + software.ATTENTION_HALF)
+    assert split[0] == pytest.approx(whole[0] / 4 * slower / software.CONTEXT_BALANCE)
+
+
+def test_what_recomputing_a_module_frees_and_costs_by_hand():
+    """Norms are 4 of the 33.5 h bytes per token, and are read and written twice again."""
+    one, norms = step(), step(recompute="selective", recompute_modules=("layernorm",))
+    assert memory.kept(one) - memory.kept(norms) == pytest.approx(4 * 8192 * 8192 / 8)
+    again = predict(LLAMA3_70B, H100, norms.layout, 64, memory_limit=False).time["recomputing"]
+    assert again == pytest.approx(8 * 80 * H100_MEMORY(2 * 4 * 8192 * 8192 / 8))
+    half = predict(LLAMA3_70B, H100, replace(one.layout, recompute_layers=40), 64, memory_limit=False)
+    full = predict(LLAMA3_70B, H100, replace(one.layout, recompute="full"), 64, memory_limit=False)
+    assert half.time["recomputing"] == pytest.approx(full.time["recomputing"] / 2)
+
+
+def test_adapters_need_no_gradients_of_frozen_weights():
+    """One product backward instead of two, no optimizer, nothing reduced, and two bytes per weight."""
+    frozen = replace(step(), trained="lora")
+    assert matmuls(frozen) == pytest.approx((matmuls(step())[0], matmuls(step())[0]))
+    found = predict(LLAMA3_70B, H100, Layout(dp=8, tp=8), 64, trained="lora")
+    assert not {"data", "optimizer"} & found.time.keys()
+    weights = 2 * parameters(LLAMA3_70B).total / 8
+    assert weights < found.memory["states"] < 1.05 * weights
+
+
+def test_offloaded_layers_leave_room_and_cost_what_the_link_does_not_hide():
+    superchip = find("GB200 NVL72")
+    none, some = (Layout(dp=64, zero_stage=3, offload_layers=layers) for layers in (0, 20))
+    before, after = (predict(LLAMA3_70B, superchip, layout, 64, "fp8", memory_limit=False) for layout in (none, some))
+    kept = memory.kept(Step(LLAMA3_70B, superchip, none, software.MEGATRON, "fp8"))
+    assert before.memory["activations"] - after.memory["activations"] == pytest.approx(18 * kept)
+    assert after.time["offloading"] > 0 and "offloading" not in before.time
+    slow = replace(superchip, host_link=superchip.host_link / 20)
+    assert predict(LLAMA3_70B, slow, some, 64, "fp8", memory_limit=False).seconds > 1.2 * after.seconds
+
+
 def test_the_states_by_hand():
     """70.6 billion parameters on eight tensor-parallel ranks: 2 + 4 bytes, and 12 over eight replicas."""
     assert memory.states(step()) == pytest.approx(70_553_706_496 / 8 * (6 + 12 / 8))
     everything = 70_553_706_496 * 18 / 64
-    gathered = 3 * 2 * 70_553_706_496 / 80
+    gathered = 3 * 2 * 128256 * 8192  # the output layer is larger than a layer
     assert memory.states(step(tp=1, dp=64, zero_stage=3)) == pytest.approx(everything + gathered)
 
 
@@ -262,7 +345,8 @@ def test_recomputing_more_takes_time_and_saves_memory():
 
 def test_a_higher_stage_of_zero_never_needs_more():
     found = [
-        predict(LLAMA3_8B, H100, Layout(dp=64, zero_stage=stage), 64, memory_limit=False).nbytes for stage in range(4)
+        predict(LLAMA3_8B, H100, Layout(dp=64, zero_stage=stage), 64, software=software.META, memory_limit=False).nbytes
+        for stage in range(4)
     ]
     assert found == sorted(found, reverse=True)
 
@@ -277,14 +361,64 @@ def test_a_larger_batch_is_used_better():
 
 def test_a_plan_is_the_fastest_that_fits_and_says_why():
     found = plan(LLAMA3_70B, H100, 64, 128)
-    assert all(p.nbytes <= FILLED * H100.memory and p.layout.gpus == 64 for p in found.fitting)
+    assert found.filled == FILLED and not found.tight and found.room == FILLED * H100.memory
+    assert all(p.nbytes <= found.room and p.layout.gpus == 64 for p in found.fitting)
     assert [p.seconds for p in found.fitting] == sorted(p.seconds for p in found.fitting)
-    assert all(nbytes > FILLED * H100.memory for _, nbytes in found.rejected)
+    assert all(nbytes > found.room for _, nbytes in found.rejected)
+    assert found.best.seconds <= (1 + TIE) * found.fitting[0].seconds
     by_itself = predict(LLAMA3_70B, H100, found.best.layout, 128)
     assert by_itself.seconds == found.best.seconds
     lines = str(found).splitlines()
     assert len(lines) > 3 and all(" slower: " in line and " +" in line for line in lines[1:-1])
     assert "more do not fit 73 GB" in lines[-1]
+
+
+def test_what_fits_only_tightly_is_said():
+    """Llama 3 405B on 112 H100s: 85 percent of the memory is not enough, whatever is recomputed."""
+    found = plan(LLAMA3_405B, H100, 112, 112)
+    assert found.tight and found.filled == TIGHT and ", tight: more than 85% of the memory" in str(found)
+    with pytest.raises(LayoutError, match="does not fit 112 GPUs"):
+        plan(LLAMA3_405B, H100, 112, 112, filled=FILLED)
+
+
+#: Layouts that an earlier search did not try, or that it and NVIDIA's recipes chose: (model, GPUs, batch, precision,
+#: layout). They fit by the planner's account.
+RIVALS = [
+    (LLAMA3_405B, 1024, 1536, "fp8", Layout(4, 8, 16, 2, virtual_stages=8)),
+    (LLAMA3_405B, 1024, 1536, "fp8", Layout(8, 8, 8, 2, virtual_stages=8, recompute="full")),
+    (LLAMA3_405B, 1024, 1536, "fp8", Layout(32, 2, 16, recompute="full")),
+    (LLAMA3_70B, 64, 128, "bf16", Layout(2, 4, 4, 2, virtual_stages=4)),
+    (LLAMA3_70B, 64, 128, "bf16", Layout(2, 4, 4, 2, virtual_stages=5, recompute_modules=("layernorm",))),
+    (LLAMA3_70B, 512, 512, "bf16", Layout(16, 4, 4, 2, virtual_stages=5)),
+]
+
+
+@pytest.mark.parametrize(("model", "gpus", "batch", "precision", "rival"), RIVALS)
+def test_no_layout_that_fits_beats_the_best(model, gpus, batch, precision, rival):
+    best = plan(model, H100, gpus, batch, precision).best
+    other = predict(model, H100, rival, batch, precision, memory_limit=False)
+    assert other.nbytes > FILLED * H100.memory or best.seconds <= (1 + TIE) * other.seconds
+
+
+def test_context_parallelism_is_tried_on_short_sequences():
+    found = plan(LLAMA3_405B, H100, 1024, 1536, "fp8")
+    assert {2, 4} <= {p.layout.cp for p in found.fitting} and found.best.layout.cp > 1
+
+
+def test_no_group_of_sharding_is_uneven():
+    """64 GPUs of an NVL72 were once grouped by 36."""
+    found = plan(DEEPSEEK_V3, find("GB200 NVL72"), 64, 512, "mxfp8", software.TORCHTITAN)
+    shards = {p.layout.shard for p in found.fitting if p.layout.shard}
+    assert all(64 % shard == 0 for shard in shards)
+    with pytest.raises(LayoutError, match="shard = 36 does not divide 64 ranks"):
+        predict(LLAMA3_8B, find("GB200 NVL72"), Layout(dp=64, zero_stage=3, shard=36), 64)
+
+
+def test_a_plan_uses_only_what_its_software_can_do():
+    """PyTorch's FSDP alone has neither tensor parallelism nor a pipeline; Megatron keeps no shard of gradients."""
+    for found in plan(LLAMA3_8B, H100, 16, 64, software=software.FSDP).fitting:
+        assert found.layout.tp == found.layout.pp == found.layout.cp == 1 and found.layout.zero_stage in (0, 1, 2, 3)
+    assert 2 not in {found.layout.zero_stage for found in plan(LLAMA3_8B, H100, 16, 64).fitting}
 
 
 def test_a_plan_for_experts_splits_them():
@@ -294,7 +428,7 @@ def test_a_plan_for_experts_splits_them():
 
 def test_a_model_that_does_not_fit_is_refused_in_one_line():
     with pytest.raises(
-        LayoutError, match=r"^Llama 3 405B does not fit 8 GPUs: dp .* needs \d+ GB of 73; use more GPUs$"
+        LayoutError, match=r"^Llama 3 405B does not fit 8 GPUs: dp .* needs \d+ GB of 82; use more GPUs$"
     ):
         plan(LLAMA3_405B, H100, 8, 8)
 
@@ -307,7 +441,16 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line():
     [
         ({"tp": 3}, 240, "tp = 3 does not divide 64 query heads; choose a divisor"),
         ({"dp": 7}, 64, "dp x micro_batch = 7 does not divide 64 sequences; choose a divisor"),
-        ({"cp": 3}, 64, "cp = 3 does not divide 8192 tokens per sequence; choose a divisor"),
+        ({"cp": 3}, 64, "2 cp = 6 does not divide 8192 tokens per sequence; choose a divisor"),
+        ({"virtual_stages": 2}, 64, "virtual_stages is 2, but there is no pipeline; set it to 1"),
+        ({"dp": 2, "pp": 4, "virtual_stages": 4}, 12, "interleaving needs micro-batches in runs of pp = 4, and 6"),
+        ({"dp": 2, "pp": 4, "virtual_stages": 6}, 64, "pp x virtual_stages = 24 does not divide 80 layers, even with"),
+        ({"zero_stage": 3, "shard": 3}, 64, "shard = 3 does not divide 8 ranks (dp x cp)"),
+        ({"zero_stage": 1, "shard": 2}, 64, "shard is 2, but only ZeRO-3 shards over a part of the ranks"),
+        ({"recompute_modules": ("moe_act",)}, 64, "recompute_modules has 'moe_act', but the model has nothing of"),
+        ({"recompute_modules": ("norms",)}, 64, "recompute_modules has 'norms'; it may have layernorm, moe_act"),
+        ({"recompute_layers": 81}, 64, "recompute_layers is 81, but a rank has 80 layers"),
+        ({"zero_stage": 2}, 64, "megatron has no ZeRO-2; choose another layout, or other software"),
         ({"pp": 64, "virtual_stages": 2}, 64, "pp 64 x 2 virtual stages need more than the model's 80 layers"),
         ({"ep": 2}, 64, "ep is 2, but the model has no experts; set it to 1"),
         ({"recompute": "some"}, 64, "recompute is 'some'; it must be one of none, selective, full"),
@@ -324,13 +467,50 @@ def test_a_layout_that_cannot_be_is_refused_in_one_line(changes, batch, message)
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
 
 
+def test_lesson_15s_rules_are_the_planners():
+    """What its `broken_rule` allows, `check` allows, and both refuse for GPUs, heads and batch.
+
+    The lesson's stages are all as long as the others; the planner's last one may be shorter.
+    """
+    broken = notebook.functions("15_layout")["broken_rule"]
+    endless, seen = replace(H100, memory=1e15), set()
+    sizes = itertools.product((1, 2, 3, 8), (1, 4, 5), (1, 2, 3, 4), (1, 2, 5, 6), (60, 64), (1, 2))
+    for tp, dp, pp, chunks, gpus, micro in sizes:
+        layout = {"tp": tp, "dp": dp, "pp": pp, "micro": micro, "chunks": chunks, "recompute": True}
+        for batch in (40, 64):
+            reason = broken(LLAMA3_70B, endless, layout, gpus, batch)
+            planned = Layout(dp, tp, pp, 1, 1, micro, chunks)
+            try:
+                check(LLAMA3_70B, endless, planned, batch, gpus)
+            except LayoutError as error:
+                assert reason is not None, error
+            else:
+                assert reason in (None, "layers"), reason
+                assert reason is None or chunks == 1 or 81 % (pp * chunks) == 0 or 83 % (pp * chunks) == 0
+            seen.add(reason)
+    assert seen == {None, "gpus", "heads", "layers", "batch"}
+
+
 @pytest.mark.parametrize(
-    ("ep", "message"),
-    [(3, "ep = 3 does not divide 256 experts"), (16, "ep = 16 does not divide the 8 ranks of a pipeline stage")],
+    ("ep", "etp", "message"),
+    [
+        (3, 1, "ep = 3 does not divide 256 experts"),
+        (16, 1, "ep = 16 does not divide the 8 ranks of a pipeline stage"),
+        (8, 2, "ep x etp = 16 does not divide the 8 ranks of a pipeline stage"),
+        (1, 3, "etp = 3 does not divide 2048 columns of an expert"),
+    ],
 )
-def test_experts_that_do_not_divide_are_refused(ep, message):
+def test_experts_that_do_not_divide_are_refused(ep, etp, message):
     with pytest.raises(LayoutError, match=message):
-        predict(DEEPSEEK_V3, H100, Layout(dp=8, ep=ep), 8)
+        predict(DEEPSEEK_V3, H100, Layout(dp=8, ep=ep, etp=etp), 8)
+
+
+def test_what_a_program_lacks_is_neither_planned_nor_predicted():
+    """torchtitan's FSDP has no ZeRO-1, but may cut layers unevenly."""
+    found = plan(LLAMA3_8B, H100, 16, 64, software=software.TORCHTITAN).fitting
+    assert not [p for p in found if p.layout.zero_stage == 1 and p.layout.pp == 1 and p.layout.data_ranks > 1]
+    uneven = Layout(dp=2, tp=8, pp=4, virtual_stages=6, zero_stage=3)
+    assert predict(LLAMA3_70B, H100, uneven, 64, software=software.TORCHTITAN, memory_limit=False).seconds > 0
 
 
 def row_without(*path, value=None):
@@ -388,7 +568,7 @@ def test_what_a_row_leaves_open_gets_its_default():
         ("torchtitan 8B + torch.compile", "torchtitan", "torchtitan", "torchtitan"),
         ("torchtitan 70B async TP", "", "torchtitan", "torchtitan async"),
         ("BLOOM 181B", "bigscience", "", "deepspeed"),
-        ("Qwen", "Megatron-Bridge, container 26.08", "megatron", "megatron 26.06"),
+        ("Qwen", "Megatron-Bridge, container 26.08", "megatron", "bridge 26.06"),
         ("a run", "", "somebody's own", "megatron"),
     ],
 )
@@ -471,6 +651,104 @@ def test_what_the_book_counts_is_what_a_gpu_did(card):
     assert 0.94 < ratio["time with full recomputation over time without (10)"] <= 1
 
 
-def test_the_table_in_the_readme_is_the_one_that_is_computed():
-    readme = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    assert measured.table(measured.HERE / "measured" / "h100.json") in readme
+def test_the_tables_in_the_readme_are_those_that_are_computed(compared):
+    assert measured.table(measured.HERE / "measured" / "h100.json") in README
+    assert program.table(compared) in README
+    assert pairs.table(pairs.judge(json.loads(pairs.PAIRS.read_text(encoding="utf-8")))) in README
+
+
+# Against published recipes. The rules are those of `benchmarks/recipes.py`, which knows nothing of the planner's.
+
+#: What the planner does not accept: by its account these do not fit.
+TOO_LARGE = {"LLAMA31_405B pretrain B300 FP8_CS V1", "DeepSeek-V3 2048 H800"}
+#: Where the recipe fills more of the memory than a plan does.
+FULLER = {"Llama 3 405B 16384 seq 131072", "MaxText Llama 3.1 405B H200 1024 fp8"}
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """A few recipes, in each run others; a test that fails shows its seed."""
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    return random.Random(seed).sample(RECIPES, 6)
+
+
+def test_a_plan_is_valid_and_as_good_as_a_published_recipe(drawn):
+    for row in drawn:
+        verdict = recipes.judge(row)
+        assert not verdict.broken, (row["name"], verdict.broken)
+        assert verdict.accepted is (row["name"] not in TOO_LARGE), (row["name"], verdict.why_not)
+        assert verdict.as_good is (row["name"] not in FULLER), (row["name"], verdict.best / verdict.seconds)
+
+
+@pytest.mark.thorough
+def test_all_recipes_are_judged_as_the_readme_says():
+    assert len(RECIPES) >= 80 and all(row["source"] for row in RECIPES)
+    assert recipes.table([recipes.judge(row) for row in RECIPES]) in README
+
+
+@pytest.mark.thorough
+def test_unseen_recipes_are_judged_as_the_readme_says():
+    rows_ = json.loads(recipes.RECIPES.with_name("recipes_unseen.json").read_text(encoding="utf-8"))
+    assert not {row["name"] for row in rows_} & {row["name"] for row in RECIPES} and all(row["source"] for row in rows_)
+    verdicts = [recipes.judge(row) for row in rows_]
+    assert len(verdicts) == 19 and not [verdict.broken for verdict in verdicts if verdict.broken]
+    assert sum(verdict.accepted for verdict in verdicts) == sum(verdict.as_good for verdict in verdicts) == 18
+
+
+def test_the_judge_finds_layouts_that_break_a_rule():
+    """Each of these was once a best layout, or is none."""
+    row = next(row for row in RECIPES if row["name"] == "LLAMA3_70B pretrain H100 BF16 V2")
+    right = recipes.layout_of(row)
+    assert not recipes.broken_rules(row, right, 0, 1e15, lambda _: 1.0)
+    for changes, rule in (
+        ({"tp": 3}, "heads / tp"), ({"virtual_stages": 7}, "layers / (pp v)"), ({"shard": 3}, "HSDP"),
+        ({"zero_stage": 2}, "ZeRO-2 with accumulation for nothing"), ({"dp": 2 * right.dp}, "dp tp pp cp = gpus"),
+        ({"recompute_modules": ("moe_act",)}, "modules"), ({"micro_batch": 256}, "batch / (dp micro_batch)"),
+    ):  # fmt: skip
+        assert rule in recipes.broken_rules(row, replace(right, **changes), 0, 1e15, lambda _: 1.0)
+    assert "memory" in recipes.broken_rules(row, right, 2e15, 1e15, lambda _: 1.0)
+
+
+# Pairs of layouts that somebody measured.
+
+
+def test_the_faster_of_two_measured_layouts_is_mostly_found():
+    verdicts = pairs.judge(json.loads(pairs.PAIRS.read_text(encoding="utf-8")))
+    judging = [verdict for verdict in verdicts if not verdict.looked_at]
+    assert len(judging) >= 40 and sum(verdict.right for verdict in judging) >= 0.85 * len(judging)  # 93 %
+
+
+def test_three_layouts_of_one_job_are_in_the_order_that_was_measured():
+    """SFT of Llama 3 70B on 32 H100s (Megatron-Bridge, skill "memory tuning"): 704, 668 and 509 TFLOP/s.
+
+    The first two are within 6 percent. tp 8 is a quarter too fast: no term brings its price. If nothing were hidden it
+    would be right, and tp 4 too slow.
+    """
+    model, machine = replace(LLAMA3_70B, sequence=4096), find("H100")
+    axes = [(2, 4, 4), (1, 4, 8), (1, 8, 4)]
+    layouts = [Layout(dp, tp, pp, virtual_stages=5, recompute_modules=("core_attn",)) for dp, tp, pp in axes]
+
+    def speeds(program):
+        found = [predict(model, machine, layout, 32, "fp8", program, memory_limit=False) for layout in layouts]
+        return [prediction.flops_per_gpu_per_second() / 1e12 for prediction in found]
+
+    four, longer, eight = speeds(software.BRIDGE_LATEST)
+    assert four > longer > eight
+    assert (four, longer) == (pytest.approx(704, rel=0.06), pytest.approx(668, rel=0.06))
+    assert 1.2 < eight / 509 < 1.35
+    loud = speeds(replace(software.BRIDGE_LATEST, tensor_overlap=False))
+    assert loud[2] == pytest.approx(509, rel=0.06) and loud[0] < 0.95 * 704
+
+
+# ±
+
+
+def test_a_margin_is_the_median_error_of_the_family(compared):
+    dense = median_error([c for c in counted(compared) if not c.run.model.experts])
+    assert accuracy.margins()["dense models"].error == dense
+    bloom = median_error([c for c in counted(compared) if c.run.software.name == "deepspeed"])
+    found = accuracy.margin(predict(LLAMA3_8B, find("A100"), Layout(dp=4, tp=8), 32), software.DEEPSPEED)
+    assert (found.error, found.runs, found.family) == (bloom, 73, "deepspeed, dense models")
+    unknown = accuracy.margin(predict(LLAMA3_8B, H100, Layout(dp=8, tp=8), 64), software.OLMO)
+    assert unknown.family == "dense models" and unknown.error == dense

@@ -19,6 +19,7 @@ from nbgrader.converters import Autograde, GenerateFeedback
 from nbgrader.converters.base import BaseConverter
 from nbgrader.coursedir import CourseDirectory
 
+from autograder.grading import outcome
 from autograder.grading.nbgrader import gradebook as grades
 from autograder.grading.nbgrader import late, reading, restore, scoring, submission_files
 from autograder.grading.nbgrader.preprocessors import RunCells
@@ -62,7 +63,7 @@ def record_failure(config: Config, student: str, lesson: str, why: str) -> None:
         sources = restore.source_cells(gradebook, lesson, lesson)
         nb = reading.notebook_of(restore.restore([], sources).cells, why)
         for cell in nb.cells:
-            cell.metadata["autograder"] = nbformat.from_dict({"comment": why})
+            outcome.to_metadata(cell, outcome.CellOutcome(comment=why))
         scoring.save(gradebook, lesson, lesson, student, {cell.id: cell for cell in nb.cells}, changed=())
     write_page(course, config, student, lesson, nb)
 

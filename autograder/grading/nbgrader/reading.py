@@ -19,7 +19,7 @@ import nbformat
 from nbformat.v4 import new_notebook
 from nbformat.v4.nbbase import random_cell_id
 
-from autograder.grading import limits
+from autograder.grading import limits, outcome
 from autograder.grading.nbgrader import submission_files
 from autograder.lessons.notebook import address_of, answer_cells, is_task, nbgrader_role
 
@@ -344,7 +344,7 @@ def changed_answers(before: nbformat.NotebookNode | None, now: nbformat.Notebook
 def _written(nb: nbformat.NotebookNode) -> dict[str, list[str]]:
     """What gives points → what the student wrote for it: one cell, or for a task all cells that are nobody else's."""
     own = [_with_pictures(cell) for cell in nb.cells
-           if not nbgrader_role(cell) and not cell.metadata.get("autograder", {}).get("setup")]  # fmt: skip
+           if not nbgrader_role(cell) and not outcome.of_metadata(cell).setup]  # fmt: skip
     found = {cell.id: own for cell in nb.cells if is_task(cell)}
     for cell in answer_cells(nb):
         tested = nbgrader_role(cell) == "solution"

@@ -23,6 +23,7 @@ from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 
+from autograder.grading import outcome
 from autograder.grading.nbgrader import setup_cells
 from autograder.grading.nbgrader.reading import new_cell, notebook_of, read_file, read_submission
 from autograder.grading.nbgrader.submission_files import lesson_notebook
@@ -108,7 +109,7 @@ class Named:
 
 @dataclass
 class Restored:
-    """The cells to run; for each test what was mended, a sentence each; the names of answers never written."""
+    """The cells to run; for each test what was repaired, a sentence each; the names of answers never written."""
 
     named: list[Named]
     notes: dict[str, list[str]] = field(default_factory=dict)
@@ -329,7 +330,7 @@ class RestoreCells(NbGraderPreprocessor):
     """Takes the place of nbgrader's DeduplicateIds, OverwriteCells, OverwriteKernelspec and ClearOutput."""
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
-        """The notebook to grade. What was mended stays with each test, in its `metadata.autograder.notes`."""
+        """The notebook to grade. What was repaired stays with each test, as the notes of its `CellOutcome`."""
         where = resources["nbgrader"]
         course = CourseDirectory(config=self.config)
         with Gradebook(where["db_url"]) as gradebook:
@@ -354,15 +355,12 @@ def restored_notebook(
     functions = {source.test: source.functions for source in sources if not source.is_test}
     for cell in cells:
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
-        cell.metadata["autograder"] = (
-            {}
-            if name is None
-            else {
-                "notes": [] if problem else restored.notes.get(name, []),
-                "unwritten": answer_of(name) in restored.unwritten,
-                "functions": functions.get(name, []),
-            }
-        )
+        ours = outcome.CellOutcome()
+        if name is not None:
+            ours.notes = [] if problem else restored.notes.get(name, [])
+            ours.unwritten = answer_of(name) in restored.unwritten
+            ours.functions = functions.get(name, [])
+        outcome.to_metadata(cell, ours)
     shared = {cell.id: cell.metadata[adapted.SHARED] for cell in lesson.cells if adapted.SHARED in cell.metadata}
     pictures = {cell.id: cell.attachments for cell in lesson.cells if is_task(cell) and "attachments" in cell}
     for cell in cells:

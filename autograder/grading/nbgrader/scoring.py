@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import nbformat
@@ -19,12 +19,12 @@ from nbgrader.preprocessors import GetGrades, NbGraderPreprocessor
 
 from autograder import properties
 from autograder.checking.check import NOT_WRITTEN_YET
-from autograder.checking.expect import DIED, UNWRITTEN, WRONG, with_case
-from autograder.grading import limits
+from autograder.checking.expect import DIED, UNWRITTEN, WRONG, Failure, with_case
+from autograder.grading import limits, outcome
 from autograder.grading.nbgrader import late
-from autograder.grading.running.run_cells import NOT_TRIED, OUT_OF_TIME, TIMEOUT, is_test
+from autograder.grading.outcome import OUT_OF_TIME, OUTDATED, TIMEOUT, CellOutcome, Outcome, Tried
+from autograder.grading.running.run_cells import is_test
 from autograder.lessons import course_settings
-from autograder.lessons.adapted import ALL_OR_NOTHING
 from autograder.lessons.notebook import answer_of, nbgrader_role
 
 #: The message about a property is cut after this many characters.
@@ -34,55 +34,19 @@ MAX_MESSAGE = 2000
 CELL = re.compile(r" \((?:\d+\.py|<ipython-input-[^>]*>), line (\d+)\)$")
 
 
-def outcomes_of(test: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
-    """What became of each property of an exercise, the core first; none if its test was not run."""
-    return test.metadata.autograder.get("properties", [])
-
-
-#: The kind of failure of which nothing is kept: an earlier version of the grader wrote sentences instead.
-OUTDATED = "outdated"
-
-
-def failure_of(outcome: dict) -> dict:
-    """Why a property does not hold (`run_cells.failure_of`)."""
-    unknown = {"check": "", "kind": OUTDATED, "error": "", "message": "", "case": "", "hints": []}
-    return outcome.get("failure") or {**unknown, "limit": 0.0, "why": ""}
-
-
-def holds(outcome: dict) -> bool:
-    """Does this property hold, perhaps in a second run without the errors of other exercises (`carried_forward`)?"""
-    return outcome.get("status") == "ok" or bool(outcome.get("carried"))
-
-
-def is_lost(outcome: dict) -> bool:
-    """Was this property tried, and does it not hold?"""
-    return not holds(outcome) and outcome.get("status") != NOT_TRIED
-
-
-def passed(test: nbformat.NotebookNode) -> bool:
-    """Do all properties of an exercise hold?"""
-    return bool(outcomes_of(test)) and all(map(holds, outcomes_of(test)))
-
-
-def score(test: nbformat.NotebookNode) -> float:
-    """The points of an exercise (`properties.earned`)."""
-    tried = [(one.name, one.points, holds(one)) for one in outcomes_of(test)]
-    return properties.earned(tried, test.metadata.autograder.get(ALL_OR_NOTHING, False))
-
-
 class Reason(NamedTuple):
     """Why properties do not hold: those that failed in the same way, what there is to say, and hints.
 
     sure: is there one hint, of a mistake that was hardly another one?
     """
 
-    outcomes: list[nbformat.NotebookNode]
+    outcomes: list[Tried]
     message: str
     hints: list[str]
     sure: bool = False
 
 
-def comment(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, problem: str = "") -> str:
+def comment(test: CellOutcome, answer: CellOutcome | None = None, problem: str = "") -> str:
     """Why a test lacks points, for the gradebook; "" if all properties hold. problem: why the notebook was not run."""
     if problem:
         return problem
@@ -93,22 +57,22 @@ def comment(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, p
     return "\n\n".join([*texts, *remarks(test)])
 
 
-def reasons(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None) -> list[Reason]:
+def reasons(test: CellOutcome, answer: CellOutcome | None) -> list[Reason]:
     """Why properties do not hold, those with the same message and hints together.
 
     The first also tells of the answer's own cell, if that did not run to its end.
     """
     found: dict[tuple, Reason] = {}
-    about, unwritten = _about_answer(answer), bool(test.metadata.autograder.get("unwritten"))
-    for one in outcomes_of(test):
-        if not is_lost(one):
-            continue
-        failure = failure_of(one)
+    stopped = answer.why_stopped if answer is not None else None
+    about = _about_answer(stopped) if stopped else ""
+    for one in test.lost:
+        failure = one.reason
         # A name is not there because the cell that defines it was left out: that explains the error.
-        missing = _was_left_out(answer) and not failure["check"] and failure["error"] == "NameError"
-        text = "" if missing else why(failure, unwritten)[:MAX_MESSAGE]
-        hints = list(dict.fromkeys(hint["text"] for hint in failure["hints"]))
-        sure = len(hints) == 1 and all(hint.get("sure", True) for hint in failure["hints"])
+        left_out = stopped is not None and stopped.kind in STOPPED
+        missing = left_out and not failure.check and failure.error == "NameError"
+        text = "" if missing else why(failure, test.unwritten)[:MAX_MESSAGE]
+        hints = list(dict.fromkeys(hint.text for hint in failure.hints))
+        sure = len(hints) == 1 and all(hint.sure for hint in failure.hints)
         found.setdefault((text, *hints), Reason([], text, hints, sure)).outcomes.append(one)
     return [
         one._replace(message=f"{about} {one.message}".strip() if number == 0 or not one.message else one.message)
@@ -116,36 +80,37 @@ def reasons(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None) -
     ]
 
 
-def remarks(test: nbformat.NotebookNode) -> list[str]:
+def remarks(test: CellOutcome) -> list[str]:
     """What there is to say of an exercise besides the properties that do not hold, a sentence each."""
-    outcomes = outcomes_of(test)
-    carried = sorted({name for one in outcomes for name in one.get("carried", [])})
-    if carried and passed(test):
+    tried = test.properties
+    carried = sorted({name for one in tried for name in one.carried})
+    if carried and test.passed:
         return [f"Right: it failed only because of {_numbered(carried)}"]
     said = [f"The rest failed only because of {_numbered(carried)}"] if carried else []
-    if others := sorted({name for one in outcomes for name in one.get("own_error_beside", [])}):
+    if others := sorted({name for one in tried for name in one.own_error_beside}):
         answers = f"the lesson's answer{'s' if len(others) > 1 else ''} to {_listed(others)}"
         said.append(f"It fails with {answers} in place of yours as well: it has an error of its own.")
-    if any(one.points for one in outcomes if holds(one)) and not score(test):
-        lacks_core = test.metadata.autograder.get(ALL_OR_NOTHING, False) and not holds(outcomes[0])
+    if any(one.points for one in tried if one.holds) and not test.score:
         without = "Without the core of the exercise, the other properties earn no points."
         said.append(
-            without if lacks_core else "An answer without the property that has no points of its own earns none."
+            without
+            if test.all_or_nothing and not tried[0].holds
+            else "An answer without the property that has no points of its own earns none."
         )
-    if len(outcomes) > 1 and [one.name for one in outcomes if not holds(one)] == [properties.VISIBLE]:
+    if len(tried) > 1 and [one.name for one in tried if not one.holds] == [properties.VISIBLE]:
         said.append("Only the visible part of the test fails, which costs a tenth of the points.")
-    if any(one.get("tries") for one in outcomes if not holds(one)):
+    if any(one.tries for one in tried if not one.holds):
         said.append("This is the result of a second try, during which nothing else was graded.")
     return said
 
 
-def why(failure: dict, unwritten: bool = False) -> str:
+def why(failure: Failure, unwritten: bool = False) -> str:
     """Why a property does not hold. unwritten: its answer's cell holds the stub."""
-    kind, error, message = failure["kind"], failure["error"], failure["message"]
+    kind, error, message = failure.kind, failure.error, failure.message
     if kind in STOPPED and not message:
         return STOPPED[kind].format(what="the test", What="The test") + _details(failure)
-    if kind == WRONG or (failure["check"] and kind != UNWRITTEN):
-        return with_case(message, failure["case"]) or "One of the assertions in the test cell does not hold."
+    if kind == WRONG or (failure.check and kind != UNWRITTEN):
+        return with_case(message, failure.case) or "One of the assertions in the test cell does not hold."
     if unwritten or kind == UNWRITTEN:
         return NOT_WRITTEN_YET
     if error == "BdbQuit":
@@ -181,28 +146,13 @@ def _listed(exercises: list[str]) -> str:
     return f"exercise{'s' * (len(numbers) > 1)} {limits.listed(numbers)}"
 
 
-def _details(failure: dict) -> str:
-    why, limit = failure["why"], failure["limit"]
-    return (f" The limit is {limit:g} s." if limit else "") + (f" It was ended because {why}." if why else "")
+def _details(failure: Failure) -> str:
+    limit = f" The limit is {failure.limit:g} s." if failure.limit else ""
+    return limit + (f" It was ended because {failure.why}." if failure.why else "")
 
 
-def failure_of_answer(answer: nbformat.NotebookNode | None) -> nbformat.NotebookNode | None:
-    """Why an answer's cell did not run to its end; None if it did, or only because it is not written."""
-    failure = answer.metadata.get("autograder", {}).get("failure") if answer is not None else None
-    return failure if failure and failure.kind != UNWRITTEN else None
-
-
-def _was_left_out(answer: nbformat.NotebookNode | None) -> bool:
-    """Was the answer's cell stopped, and so left out?"""
-    failure = failure_of_answer(answer)
-    return failure is not None and failure.kind in STOPPED
-
-
-def _about_answer(answer: nbformat.NotebookNode | None) -> str:
-    """A sentence if the answer cell itself did not run to its end, else ''."""
-    failure = failure_of_answer(answer)
-    if failure is None:
-        return ""
+def _about_answer(failure: Failure) -> str:
+    """A sentence on an answer cell that did not run to its end."""
     if failure.kind in STOPPED:
         stopped = STOPPED[failure.kind].format(what="your answer cell", What="Your answer cell")
         return f"{stopped}{_details(failure)} It was left out."
@@ -226,10 +176,11 @@ def about_python(nb: nbformat.NotebookNode) -> list[str]:
     theirs, newer = nb.metadata.autograder.get("python", ""), dict[str, tuple[int, ...]]()
     saved_with = tuple(map(int, theirs.split("."))) if theirs else here
     for cell in nb.cells:
-        lost = filter(is_lost, outcomes_of(cell)) if is_test(cell) else [cell.metadata.get("autograder", {})]
-        for failure in (one["failure"] for one in lost if one.get("failure")):
-            message, needs = failure["message"], [here]
-            if failure["error"] == "SyntaxError":
+        found = outcome.of_metadata(cell)
+        lost: Sequence[Outcome] = found.lost if is_test(cell) else [found]
+        for failure in (one.failure for one in lost if one.failure):
+            message, needs = failure.message, [here]
+            if failure.error == "SyntaxError":
                 at = CELL.search(message)
                 line = "".join(cell.source.split("\n")[int(at[1]) - 1 : int(at[1])]) if at else ""
                 needs += [saved_with, *(since for since, looks in NEWER if looks.search(message) or looks.search(line))]
@@ -251,9 +202,9 @@ def is_question(cell: nbformat.NotebookNode) -> bool:
     return nbgrader_role(cell) == "question"
 
 
-def about_question(question: nbformat.NotebookNode, _answer: object, problem: str = "") -> str:
+def about_question(question: CellOutcome, problem: str = "") -> str:
     """Why a question needs no person to grade it, for the gradebook; "" if it does."""
-    return problem or ("Not answered." if question.metadata.autograder.get("unwritten") else "")
+    return problem or ("Not answered." if question.unwritten else "")
 
 
 class SaveScores(NbGraderPreprocessor):
@@ -262,13 +213,16 @@ class SaveScores(NbGraderPreprocessor):
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """Write the scores and the sentences into the gradebook, and the sentences into the notebook."""
         where, own = resources["nbgrader"], course_settings.of(CourseDirectory(config=self.config).root)
-        ids = {cell.id: cell for cell in nb.cells}
+        found = {cell.id: outcome.of_metadata(cell) for cell in nb.cells}
         graded = {cell.id: cell for cell in nb.cells if is_test(cell) or is_question(cell)}
-        for cell in graded.values():
-            if own.of(where["assignment"]).all_or_nothing and is_test(cell):
-                cell.metadata.autograder[ALL_OR_NOTHING] = True
-            about = about_question if is_question(cell) else comment
-            cell.metadata.autograder.comment = about(cell, ids.get(answer_of(cell.id)), nb.metadata.autograder.problem)
+        problem = nb.metadata.autograder.problem
+        for name, cell in graded.items():
+            one = found[name]
+            one.all_or_nothing = is_test(cell) and own.of(where["assignment"]).all_or_nothing
+            one.comment = (
+                comment(one, found.get(answer_of(name)), problem) if is_test(cell) else about_question(one, problem)
+            )
+            outcome.to_metadata(cell, one)
         ours = nb.metadata.autograder
         ours.remarks = [*ours.get("remarks", []), *about_python(nb)]
         with Gradebook(where["db_url"]) as gradebook:
@@ -289,11 +243,14 @@ class ReadGrades(GetGrades):
         nb, resources = super().preprocess(nb, resources)
         if own.has_dates():
             with Gradebook(where["db_url"]) as gradebook:
-                found = late.of_students(gradebook, own, where["student"])
-                where["late"] = found[where["student"], where["assignment"]].words
+                delays = late.of_students(gradebook, own, where["student"])
+                where["late"] = delays[where["student"], where["assignment"]].words
         if not own.of(where["assignment"]).hints:
-            for one in (one for test in filter(is_test, nb.cells) for one in outcomes_of(test) if "failure" in one):
-                one.failure.hints = []
+            for test in filter(is_test, nb.cells):
+                found = outcome.of_metadata(test)
+                for one in found.properties:
+                    one.reason.hints = []
+                outcome.to_metadata(test, found)
         return nb, resources
 
     def _get_score(self, cell: nbformat.NotebookNode, resources: dict) -> None:
@@ -323,14 +280,14 @@ def save(
     comments = {comment.name: comment for comment in submission.comments}
     for grade in submission.grades:
         cell = graded[grade.name]
-        ours, by_person = cell.metadata.autograder, is_question(cell)
+        ours, by_person = outcome.of_metadata(cell), is_question(cell)
         again = changed is None or grade.name in changed or grade.needs_manual_grade
         if by_person:  # what there is to say without a person means that there is nothing to grade
             grade.auto_score = 0.0 if ours.comment else None
         else:
-            grade.auto_score = min(score(cell), grade.max_score)
+            grade.auto_score = min(ours.score, grade.max_score)
         grade.needs_manual_grade = again if grade.manual_score is not None else grade.auto_score is None
         comment = comments.get(grade.name if by_person else answer_of(grade.name))
         if comment is not None:
-            comment.auto_comment = " ".join([*ours.get("notes", []), ours.comment]).strip() or None
+            comment.auto_comment = ours.by_machine or None
     gradebook.db.commit()

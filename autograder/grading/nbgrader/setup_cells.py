@@ -11,8 +11,9 @@ from collections.abc import Iterable
 
 import nbformat
 
+from autograder.grading import outcome
 from autograder.grading.nbgrader import scoring
-from autograder.grading.running.run_cells import NOT_RUN
+from autograder.grading.outcome import NOT_RUN, OK, CellOutcome
 from autograder.lessons import notebook
 
 #: At most this many characters of an error are repeated in a remark.
@@ -49,28 +50,29 @@ def put_back(cells: list[nbformat.NotebookNode], lesson: nbformat.NotebookNode) 
     """Insert into a restored submission the lesson's setup cells that it lacks, and mark them for `remarks`."""
     for place, cell in reversed(missing(cells, lesson)):
         ours = nbformat.v4.new_code_cell(cell.source, id=cell.id)
-        ours.metadata["autograder"] = {"setup": True}
+        outcome.to_metadata(ours, CellOutcome(setup=True))
         cells.insert(place, ours)
     texts = {cell.source.strip() for cell in lesson.cells}
     in_place = ""  # of which setup cell the student's cells here can be another version
     for cell in (cell for cell in cells if cell.cell_type == "code"):
-        ours = cell.metadata.setdefault("autograder", nbformat.NotebookNode())
-        if ours.get("setup"):
+        ours = outcome.of_metadata(cell)
+        if ours.setup:
             in_place = cell.id
         elif notebook.nbgrader_role(cell) or cell.source.strip() in texts:
             in_place = ""
         elif in_place:
-            ours["instead_of"] = in_place
+            ours.instead_of = in_place
+            outcome.to_metadata(cell, ours)
 
 
 def remarks(cells: Iterable[nbformat.NotebookNode]) -> list[str]:
     """For the feedback page: which setup cells were put back, and what became of the student's. cells: as they ran."""
     put, stopped = list[str](), list[str]()
     for cell in cells:
-        ours = cell.metadata.get("autograder", {})
-        if ours.get("setup"):
+        ours = outcome.of_metadata(cell)
+        if ours.setup:
             put.append(cell.id)
-        elif ours.get("instead_of") and ours.get("status", "ok") not in ("ok", NOT_RUN):
+        elif ours.instead_of and ours.status not in ("", OK, NOT_RUN):
             stopped.append(_how_it_stopped(ours))
     if not put:
         return []
@@ -80,10 +82,10 @@ def remarks(cells: Iterable[nbformat.NotebookNode]) -> list[str]:
     return [f"The lesson's own setup {what} ran before your cells, {why}.", *stopped[:3]]
 
 
-def _how_it_stopped(ours: nbformat.NotebookNode) -> str:
+def _how_it_stopped(ours: CellOutcome) -> str:
     """A sentence on a cell that stands in the place of a setup cell and did not run to its end."""
-    failure = scoring.failure_of(ours)
-    if failure["kind"] in scoring.STOPPED:
-        return scoring.STOPPED[failure["kind"]].format(what="your setup cell", What="Your setup cell")
-    name, text = failure["error"], failure["message"]
+    failure = ours.reason
+    if failure.kind in scoring.STOPPED:
+        return scoring.STOPPED[failure.kind].format(what="your setup cell", What="Your setup cell")
+    name, text = failure.error, failure.message
     return f"Your setup cell stopped with {name}: {text[:MOST]}" if text else f"Your setup cell stopped with {name}."

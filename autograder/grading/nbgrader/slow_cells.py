@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import nbformat
 
-from autograder.grading import limits
-from autograder.grading.running.run_cells import OUT_OF_TIME, TIMEOUT, is_test
+from autograder.grading import limits, outcome
+from autograder.grading.running.run_cells import is_test
 from autograder.lessons import notebook
 
 #: A cell is named that took at least this part of the slowest one's time; at most so many cells.
@@ -22,18 +22,13 @@ def remark(cells: Iterable[nbformat.NotebookNode]) -> str:
     cells: a submission as `run_cells` leaves it. An exercise's tests take the time that the student's answer takes.
     """
     code = [cell for cell in cells if cell.cell_type == "code"]
-    if not any(map(_met_limit, code)):
+    found = [outcome.of_metadata(cell) for cell in code]
+    if not any(one.met_limit for one in found):
         return ""
-    timed = sorted(((cell.metadata.autograder.get("seconds", 0.0), n) for n, cell in enumerate(code)), reverse=True)
+    timed = sorted(((one.seconds, n) for n, one in enumerate(found)), reverse=True)
     slow = [(seconds, n) for seconds, n in timed[:MOST] if seconds >= max(0.1, PART * timed[0][0])]
-    parts = [f"{_named(code, n)} ({_seconds(code[n])})" for _, n in slow]
+    parts = [f"{_named(code, n)} ({_seconds(found[n], is_test(code[n]))})" for _, n in slow]
     return f"A limit of time was met. Most of the time went into {limits.listed(parts)}." if parts else ""
-
-
-def _met_limit(cell: nbformat.NotebookNode) -> bool:
-    ours = cell.metadata.get("autograder", {})
-    outcomes = [ours, *(one for one in ours.get("properties", []) if not one.get("carried"))]
-    return any(one.get("status") in (TIMEOUT, OUT_OF_TIME) for one in outcomes) or bool(ours.get("left_out"))
 
 
 def _named(code: list[nbformat.NotebookNode], at: int) -> str:
@@ -55,8 +50,7 @@ def _exercise(cell: nbformat.NotebookNode) -> str:
     return name.replace("ex", "exercise ").replace("q", "question ") if name[-1].isdigit() else cell.id
 
 
-def _seconds(cell: nbformat.NotebookNode) -> str:
-    ours = cell.metadata.autograder
+def _seconds(ours: outcome.CellOutcome, of_test: bool) -> str:
     said = f"{ours.seconds:.0f} s" if ours.seconds >= 10 else f"{ours.seconds:.1f} s"
-    again = f", run {ours.runs} times" if ours.runs > 1 and not is_test(cell) else ""
-    return f"{said}{again}{', then left out' if ours.get('left_out') else ''}"
+    again = f", run {ours.runs} times" if ours.runs > 1 and not of_test else ""
+    return f"{said}{again}{', then left out' if ours.left_out else ''}"

@@ -15,13 +15,13 @@ from nbconvert.exporters import Exporter
 from nbconvert.filters import Highlight2HTML, ansi2html
 from pygments.formatters import HtmlFormatter
 
-from autograder.grading import limits
+from autograder.grading import limits, outcome
 from autograder.grading.nbgrader import scoring, setup_cells, slow_cells
 from autograder.grading.nbgrader.restore import mark_scheme, visible_part
+from autograder.grading.outcome import NOT_RUN, NOT_TRIED, CellOutcome, Tried
 from autograder.grading.pages import formulas, safe_html
-from autograder.grading.running.run_cells import NOT_RUN, NOT_TRIED, is_test
+from autograder.grading.running.run_cells import is_test
 from autograder.lessons import mathml
-from autograder.lessons.adapted import ALL_OR_NOTHING
 from autograder.lessons.notebook import answer_of, is_task
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -56,7 +56,7 @@ def bounded_page(nb: nbformat.NotebookNode, info: dict) -> str:
         bare = nbformat.from_dict(nb)
         bare.cells = [cell for cell in bare.cells if is_test(cell) or scoring.is_question(cell)]
         for cell in bare.cells:
-            cell.metadata["autograder"] = {}
+            outcome.to_metadata(cell, CellOutcome())
             cell.update({"outputs": []} if cell.cell_type == "code" else {})
             cell.source = cell.source if is_test(cell) else ""
         why = f"This page shows the points only, since the notebook's texts are too large to be shown: {error}."
@@ -77,7 +77,7 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
         quiet = cell.cell_type != "code" or is_test(cell)
         cell.shown = [] if quiet else [_output(output, secrets) for output in cell.outputs]
     graded = [cell for cell in nb.cells if is_test(cell) or scoring.is_question(cell)]
-    run = [cell for cell in nb.cells if cell.metadata.get("autograder", {}).get("status") != NOT_RUN]
+    run = [cell for cell in nb.cells if outcome.of_metadata(cell).status != NOT_RUN]
     answers = {cell.id: cell for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("solution")}
     ours = nb.metadata.get("autograder", {})
     problem = ours.get("problem", "")
@@ -137,57 +137,52 @@ def exercise(
     test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, secrets: list[str], unreadable: bool = False
 ) -> dict:
     """What the page says about one exercise. unreadable: the notebook could not be run."""
-    role, ours = test.metadata.nbgrader, test.metadata.setdefault("autograder", nbformat.NotebookNode())
-    outcomes = scoring.outcomes_of(test)
-    by_machine = " ".join([*ours.get("notes", []), ours.get("comment", "")]).strip()
-    comment = answer.metadata.nbgrader.get("comment") if answer is not None else None
-    score, most = role.get("score") or 0.0, role.get("points") or 0.0
-    entered = role.get("entered", False)
-    earns = bool(outcomes) and scoring.score(test) > 0
-    return {
-        "title": title(test.id, ours.get("functions", [])),
-        "anchor": answer_of(test.id),
-        "score": score,
-        "points": most,
-        "result": "by hand" if entered else result_of(score, most, any(one.get("carried") for one in outcomes)),
-        "properties": [] if len(outcomes) < 2 else [property_of(one, earns) for one in outcomes],
-        "all_or_nothing": ours.get(ALL_OR_NOTHING, False),
-        "failures": failures(test, answer, secrets),
-        "remarks": scoring.remarks(test) if outcomes else [NOT_READ] if unreadable else [],
-        "notes": ours.get("notes", []),
-        "comment": comment if comment and comment != by_machine else "",
+    ours, entered = outcome.of_metadata(test), test.metadata.nbgrader.get("entered", False)
+    item = _item(test, ours, answer, answer.metadata.nbgrader.get("comment") if answer is not None else "")
+    carried = any(one.carried for one in ours.properties)
+    return item | {
+        "result": "by hand" if entered else result_of(item["score"], item["points"], carried),
+        "properties": [property_of(one, ours.score > 0) for one in ours.properties] if len(ours.properties) > 1 else [],
+        "all_or_nothing": ours.all_or_nothing,
+        "failures": failures(ours, outcome.of_metadata(answer) if answer is not None else None, secrets),
+        "remarks": scoring.remarks(ours) if ours.properties else [NOT_READ] if unreadable else [],
         "entered": entered,
-        "outdated": role.get("outdated", False),
-        "by_hand": False,
-        "waits": False,
-        "scheme": "",
-        "answer": answer,
     }
 
 
 def question(cell: nbformat.NotebookNode, scheme: Markup) -> dict:
     """What the page says about a question or a task that a person grades. scheme: how, as it is shown."""
-    role, ours = cell.metadata.nbgrader, cell.metadata.get("autograder", {})
-    score, most, said = role.get("score") or 0.0, role.get("points") or 0.0, ours.get("comment", "")
-    by_machine = " ".join([*ours.get("notes", []), said]).strip()
-    comment, waits = role.get("comment") or "", role.get("waits", False)
-    return {
-        "title": title(cell.id),
-        "anchor": cell.id,
-        "score": score,
-        "points": most,
-        "result": NOT_GRADED_YET if waits else "not answered" if said and not score else "graded",
-        "properties": [],
-        "failures": [],
-        "remarks": [said] if said else [],
-        "notes": ours.get("notes", []),
-        "comment": comment if comment != by_machine else "",
-        "entered": False,  # as always
-        "outdated": role.get("outdated", False),
+    role, ours = cell.metadata.nbgrader, outcome.of_metadata(cell)
+    item, waits = _item(cell, ours, cell, role.get("comment")), role.get("waits", False)
+    return item | {
+        "result": NOT_GRADED_YET if waits else "not answered" if ours.comment and not item["score"] else "graded",
+        "remarks": [ours.comment] if ours.comment else [],
         "by_hand": True,
         "waits": waits,
         "scheme": "" if waits else scheme,
-        "answer": cell,
+    }
+
+
+def _item(
+    cell: nbformat.NotebookNode, ours: CellOutcome, answer: nbformat.NotebookNode | None, comment: str | None
+) -> dict:
+    """What the page says about whatever has points. comment: the gradebook's, which a person may have written."""
+    role = cell.metadata.nbgrader
+    return {
+        "title": title(cell.id, ours.functions),
+        "anchor": answer_of(cell.id),
+        "score": role.get("score") or 0.0,
+        "points": role.get("points") or 0.0,
+        "properties": [],
+        "failures": [],
+        "notes": ours.notes,
+        "comment": comment if comment and comment != ours.by_machine else "",
+        "entered": False,
+        "outdated": role.get("outdated", False),
+        "by_hand": False,
+        "waits": False,
+        "scheme": "",
+        "answer": answer,
     }
 
 
@@ -201,18 +196,18 @@ def _take_mark_schemes(nb: nbformat.NotebookNode) -> dict[str, str]:
     return found
 
 
-def property_of(outcome: nbformat.NotebookNode, earns: bool) -> dict:
+def property_of(tried: Tried, earns: bool) -> dict:
     """A row of the exercise's table: the sentence, what became of it, its points. earns: has the exercise any?"""
-    result = "not tried" if outcome.status == NOT_TRIED else "failed"
-    if scoring.holds(outcome):
-        result = "right" if outcome.get("carried") else "passed"
-    color = "none" if result == "failed" else "full" if earns and scoring.holds(outcome) else "note"
-    lost = scoring.holds(outcome) and outcome.points and not earns
-    points = f"0 of {_points(outcome.points)}" if lost else _points(outcome.points)
-    return {"says": outcome.says, "result": result, "points": points, "color": color}
+    result = "not tried" if tried.status == NOT_TRIED else "failed"
+    if tried.holds:
+        result = "right" if tried.carried else "passed"
+    color = "none" if result == "failed" else "full" if earns and tried.holds else "note"
+    lost = tried.holds and tried.points and not earns
+    points = f"0 of {_points(tried.points)}" if lost else _points(tried.points)
+    return {"says": tried.says, "result": result, "points": points, "color": color}
 
 
-def failures(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, secrets: list[str]) -> list[dict]:
+def failures(test: CellOutcome, answer: CellOutcome | None, secrets: list[str]) -> list[dict]:
     """What failed, each hint where it is shown first."""
     found, seen = list[dict](), set[str]()
     for reason in scoring.reasons(test, answer):
@@ -223,8 +218,8 @@ def failures(test: nbformat.NotebookNode, answer: nbformat.NotebookNode | None, 
                 "message": re.sub(r"^the ", "The ", hide(reason.message, secrets).strip()),
                 "hints": [hide(hint, secrets) for hint in reason.hints if hint not in seen],
                 "sure": reason.sure,
-                "picture": picture(first.get("picture")),
-                "where": [hide(frame, secrets) for frame in first.get("where", [])],
+                "picture": picture(first.picture),
+                "where": [hide(frame, secrets) for frame in first.where],
             }
         )
         seen.update(reason.hints)

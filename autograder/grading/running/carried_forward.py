@@ -19,9 +19,10 @@ import nbformat
 from nbformat.v4 import new_code_cell
 
 from autograder.grading import limits as bounds
+from autograder.grading.outcome import ERROR, OK, OUT_OF_TIME, CellOutcome, Tried
 from autograder.grading.running import clock
 from autograder.grading.running.kernels import Kernel
-from autograder.grading.running.run_cells import OUT_OF_TIME, TIMEOUT, Limits, is_test, run_cells
+from autograder.grading.running.run_cells import Limits, is_test, run_cells
 from autograder.grading.running.take_over import cells_around
 from autograder.lessons import names, release
 from autograder.lessons.notebook import answer_of, natural
@@ -38,6 +39,7 @@ STUB = f"raise {release.STUB}("
 
 def try_again(
     cells: list[nbformat.NotebookNode],
+    outcomes: dict[str, CellOutcome],
     lesson: nbformat.NotebookNode,
     new_kernel: Callable[[], Kernel],
     limits: Limits,
@@ -48,17 +50,17 @@ def try_again(
     What does not hold then is tried once more with the lesson's answers to all exercises on which it builds. So is at
     once an exercise that was stopped by a limit of time and builds on no failed one: another answer may be too slow.
 
-    cells: a submission as `run_cells` leaves it. A property that holds now gets `carried`, the names of the exercises
-    that had made it fail, and loses what the first run said of it. One that still does not hold gets them as
-    `own_error_beside`, or its test a note (`_helpers`). What held in the first run must hold again.
+    cells, outcomes: as `run_cells` leaves them. A property that holds now is `carried`, and loses what the first run
+    said of it. One that still does not hold has an `own_error_beside`, or its test a note (`_helpers`). What held in
+    the first run must hold again.
     """
-    tests = {answer_of(test.id): test for test in cells if is_test(test)}
-    failed = {name for name, test in tests.items() if _status(test) != "ok"}
+    tests = {answer_of(test.id): outcomes[test.id] for test in cells if is_test(test)}
+    failed = {name for name, test in tests.items() if test.status != OK}
     builds = names.builds_on(failed, cells, lesson)
-    slow = {name for name in failed if _was_stopped(tests[name])}
+    slow = {name for name in failed if tests[name].met_limit}
     needs = {name: needed & failed or (needed if name in slow else set()) for name, needed in builds.items()}
     sources = {cell.id: cell.source for cell in cells}
-    faulty = {name for name in failed if not needs[name] or not _may_pass(tests[name], sources.get(name, STUB))}
+    faulty = {name for name in failed if not needs[name] or STUB in sources.get(name, STUB)}
     right: set[str] = set()
     waiting = sorted(failed - faulty)
     until = clock.now() + limits.notebook
@@ -66,7 +68,7 @@ def try_again(
     def holding(exercises: list[str], replaced: set[str]) -> tuple[dict[str, set[str]], bool]:
         # A limit for all second runs together. Each exercise that still waits has its part of what is left.
         part = max(0.0, until - clock.now()) * len(exercises) / len(waiting)
-        return _holding(exercises, replaced, cells, lesson, new_kernel, replace(limits, notebook=part))
+        return _holding(exercises, replaced, cells, outcomes, lesson, new_kernel, replace(limits, notebook=part))
 
     while waiting and clock.now() < until:
         # An exercise is tried when it is known which of those on which it builds are faulty; in a circle, the first is.
@@ -76,26 +78,20 @@ def try_again(
         given = set().union(*(replaced[name] for name in ready))
         held_again, in_time = holding(ready, given)
         for name in ready:
-            outcomes = tests[name].metadata.autograder.properties
-            held = {one.name for one in outcomes if one.status == "ok"}
+            tried = tests[name].properties
+            held = _names(tried)
             holds = _of_one_answer(held, held_again[name])
-            if builds[name] - given and {one.name for one in outcomes} - held - holds:
+            if builds[name] - given and {one.name for one in tried} - held - holds:
                 also, in_time_too = holding([name], builds[name])
                 holds, in_time = max(holds, _of_one_answer(held, also[name]), key=len), in_time and in_time_too
             told = bool(holds >= held and in_time and replaced[name] & failed)
             helpers = _helpers(name, replaced[name] & failed, cells, lesson)
-            is_right = _carry(outcomes, holds, sorted(replaced[name]), told and not helpers)
-            if helpers and not is_right:
-                _note(tests[name], NOT_REPLACED.format(bounds.listed(helpers)))
+            is_right = _carry(tests[name], holds, sorted(replaced[name]), told and not helpers)
+            if helpers and not is_right:  # once, though all is tried twice after a limit of time
+                notes = [*tests[name].notes, NOT_REPLACED.format(bounds.listed(helpers))]
+                tests[name].notes = list(dict.fromkeys(notes))
             (right if is_right else faulty).add(name)
         waiting = [name for name in waiting if name not in ready]
-
-
-def _note(test: nbformat.NotebookNode, text: str) -> None:
-    """Write a note on an exercise, once: after a limit of time all is tried a second time."""
-    notes = test.metadata.autograder.setdefault("notes", [])
-    if text not in notes:
-        notes.append(text)
 
 
 def _helpers(
@@ -107,19 +103,22 @@ def _helpers(
     return sorted(student.reads.get(exercise, set()) & set().union(*defined))
 
 
-def _carry(outcomes: list[nbformat.NotebookNode], holds: set[str], because_of: list[str], told: bool) -> bool:
+def _carry(test: CellOutcome, holds: set[str], because_of: list[str], told: bool) -> bool:
     """Give the properties that hold now their marks; whether all of the exercise's properties have theirs.
 
     because_of: the exercises that had made them fail. told: what does not hold now has an error of its own.
     """
-    for one in outcomes:
-        if one.status != "ok" and one.name in holds:
-            for key in one.keys() - {"name", "says", "points", "status"}:
-                del one[key]
-            one.carried = because_of
-        elif one.status != "ok" and told:
+    for at, one in enumerate(test.properties):
+        if one.status != OK and one.name in holds:
+            test.properties[at] = Tried(one.status, name=one.name, says=one.says, points=one.points, carried=because_of)
+        elif one.status != OK and told:
             one.own_error_beside = because_of
-    return all(one.status == "ok" or one.get("carried") for one in outcomes)
+    return test.passed
+
+
+def _names(tried: list[Tried]) -> set[str]:
+    """The properties that held in a run."""
+    return {one.name for one in tried if one.status == OK}
 
 
 def _of_one_answer(held: set[str], holding: set[str]) -> set[str]:
@@ -153,24 +152,11 @@ def _without_later_answers(
     return together
 
 
-def _status(test: nbformat.NotebookNode) -> str:
-    return test.metadata.get("autograder", {}).get("status", OUT_OF_TIME)
-
-
-def _may_pass(test: nbformat.NotebookNode, answer: str) -> bool:
-    """Can a failed test pass in a second run? Not if its exercise is not written, and not if nothing of it was run."""
-    return "autograder" in test.metadata and STUB not in answer
-
-
-def _was_stopped(test: nbformat.NotebookNode) -> bool:
-    """Did a property meet a limit of time?"""
-    return any(one.status in (TIMEOUT, OUT_OF_TIME) for one in test.metadata.autograder.properties)
-
-
 def _holding(
     exercises: list[str],
     replaced: set[str],
     cells: list[nbformat.NotebookNode],
+    outcomes: dict[str, CellOutcome],
     lesson: nbformat.NotebookNode,
     new_kernel: Callable[[], Kernel],
     limits: Limits,
@@ -184,7 +170,7 @@ def _holding(
     for cell in cells:
         if cell.cell_type != "code" or (is_test(cell) and answer_of(cell.id) not in exercises):
             continue
-        if is_test(cell) or _status(cell) in ("ok", "error"):  # not what hung or ended the kernel
+        if is_test(cell) or outcomes[cell.id].status in (OK, ERROR):  # not what hung or ended the kernel
             copy = new_code_cell(cell.source, id=cell.id)
             copy.metadata.update({key: cell.metadata[key] for key in ["nbgrader"] if key in cell.metadata})
             run.append(copy)
@@ -193,10 +179,6 @@ def _holding(
             before, after = cells_around(ours[cell.id])
             for number, source in enumerate(filter(None, (before, ours[cell.id], after))):
                 run.append(new_code_cell(source, id=f"{cell.id}-of-the-lesson-{number}"))
-    run_cells(run, new_kernel, limits)
-    holds = {
-        answer_of(cell.id): {one.name for one in cell.metadata.autograder.properties if one.status == "ok"}
-        for cell in run
-        if is_test(cell)
-    }
-    return holds, not any(_status(cell) == OUT_OF_TIME or "left_out" in cell.metadata.autograder for cell in run)
+    found = run_cells(run, new_kernel, limits)
+    holds = {answer_of(cell.id): _names(found[cell.id].properties) for cell in run if is_test(cell)}
+    return holds, not any(one.status == OUT_OF_TIME or one.left_out for one in found.values())

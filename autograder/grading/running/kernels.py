@@ -23,7 +23,7 @@ from jupyter_client import BlockingKernelClient, KernelManager
 from nbformat.v4 import new_output
 
 from autograder.checking.check import SEED, fresh_seed
-from autograder.checking.expect import CheckFailed
+from autograder.checking.expect import CheckFailed, Failure
 from autograder.grading import limits
 from autograder.grading.limits import well_formed
 from autograder.grading.running import clock
@@ -157,12 +157,15 @@ class LocalKernel:
     def _last_failure(self, timeout: float) -> CheckFailed | None:
         """The failure of a check that the kernel has just shown, made anew; None if it cannot tell."""
         assert self.client is not None
-        asked = {"record": "__import__('json').dumps(__import__('sys').last_value.record())"}
+        kept = "__import__('dataclasses').asdict(__import__('sys').last_value.failure)"
+        asked = {"failure": f"__import__('json').dumps({kept})"}
         self.client.execute("", silent=True, user_expressions=asked)
         with contextlib.suppress(Exception):  # the submission can have changed everything there
             content = self.client.get_shell_msg(timeout=timeout)["content"]
-            text = content["user_expressions"]["record"]["data"]["text/plain"]
-            return CheckFailed.of_record(json.loads(ast.literal_eval(text)))
+            text = content["user_expressions"]["failure"]["data"]["text/plain"]
+            failed = CheckFailed("")
+            failed.failure = Failure.of_data(json.loads(ast.literal_eval(text)))
+            return failed
         return None
 
     def _next(self, channel: str) -> dict | None:

@@ -14,7 +14,7 @@ from autograder.grading.limits import well_formed
 
 def picture_of(error: Exception | None) -> dict[str, str]:
     """What the ranks sent each other when a check failed: `png` (base64) and `alt`; {} if that explains nothing."""
-    if not isinstance(error, CheckFailed) or not is_about_messages(error.kind, error.message):
+    if not isinstance(error, CheckFailed) or not is_about_messages(error.failure.kind, error.failure.message):
         return {}
     ledger = error.ledger
     if not ledger or ledger.world_size < 2 or not _can_be_drawn(ledger):

@@ -12,15 +12,18 @@ import re
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import nbformat
 from nbformat.v4 import new_output
 
 from autograder import checks, properties
-from autograder.checking.expect import HANG, RAISED, UNWRITTEN, WRONG, CheckFailed, Hint
-from autograder.grading.limits import ALL_OUTPUT, ERROR, ONE_OUTPUT, well_formed
+from autograder.checking.expect import HANG, RAISED, UNWRITTEN, WRONG, CheckFailed, Failure, Hint
+from autograder.grading import outcome
+from autograder.grading.limits import ALL_OUTPUT, ONE_OUTPUT, well_formed
+from autograder.grading.limits import ERROR as ERROR_TEXT
+from autograder.grading.outcome import ERROR, NOT_RUN, NOT_TRIED, OK, OUT_OF_TIME, CellOutcome, Outcome, Tried
 from autograder.grading.running import clock
 from autograder.grading.running.kernels import ANSI, Kernel, Reply
 from autograder.grading.running.pictures import picture_of
@@ -50,19 +53,6 @@ class Limits:
 #: Seconds after which a kernel that still lives is believed to have survived what its cells started.
 MOMENT = 5.0
 
-#: What was written down about each property that failed, and about all of its exercise; the search for hints
-#: (`CheckFailed.find_hints`).
-Failures = list[tuple[nbformat.NotebookNode, list[nbformat.NotebookNode], Callable[..., tuple[Hint, ...]]]]
-
-#: What is written down about a cell that has run.
-OUTCOME = ("status", "failure", "seed", "where", "picture", "left_out")
-
-#: The status of a cell that was skipped.
-NOT_RUN = "not run"
-
-#: The status of a property that was not tried, because nothing could be learned from it any more.
-NOT_TRIED = "not tried"
-
 
 def run_cells(
     cells: list[nbformat.NotebookNode],
@@ -72,50 +62,41 @@ def run_cells(
     again: bool = False,
     brief: bool = False,
     whole: Collection[str] | None = None,
-) -> Failures:
-    """Run the code cells in order and write into each its outputs and `metadata.autograder.status`.
+) -> dict[str, CellOutcome]:
+    """Run the code cells in order and write their outputs into them; id → what became of each.
 
-    skip: the ids of cells that need not run (`skippable`); their status is NOT_RUN.
-    again: the cells have run before; tests that hold do not run once more.
-    brief: no picture is drawn. whole: the tests of which all properties are tried, if not of all; in the others, none
-    is tried after a core that does not hold.
-    A cell that ends the kernel or does not end is left out from then on: a fresh kernel re-runs the cells
-    before it, except tests, and goes on after it. `status` is that of `Reply`, or "out of time" if the
-    whole notebook took too long; a cell that did not run to its end has a `failure` (`failure_of`). A test also gets
-    `properties`: for each property of its exercise, the core first, the `name`, the sentence that it `says`, its
-    `points`, its `status` and, if it does not hold, the `failure`, `where` (the frames in the student's cells), the
-    `seed` that repeats the failure, and the number of `tries` if there were two. Each cell that ran gets the `seconds`
-    that all its `runs` took, and `left_out` if fresh kernels had no time for it any more. Returns the failures of
-    checks, for `add_hints`.
+    skip: the ids of cells that need not run (`skippable`). again: the cells have run before; tests that hold do not run
+    once more. brief: no picture is drawn. whole: the tests of which all properties are tried, if not of all; in the
+    others, none is tried after a core that does not hold. A cell that ends the kernel or does not end is left out from
+    then on: a fresh kernel re-runs the cells before it, except tests, and goes on after it.
     """
     code = [cell for cell in cells if cell.cell_type == "code"]
     run = _Run(new_kernel, limits, again, brief, whole)
+    run.outcomes = {cell.id: outcome.of_metadata(cell) for cell in code}
     run.keep_time([cell for cell in code if cell.id not in skip and not run.holds_already(cell)])
     try:
         for cell in code:
             _run_cell(run, cell, skip)
     finally:
         run.kernel.stop()
-    for cell in code:
-        if cell.id in run.took:
-            cell.metadata.autograder.seconds = round(run.took[cell.id], 1)
-            cell.metadata.autograder.runs = run.runs[cell.id]
-    return run.failures
+    for name, seconds in run.took.items():
+        run.outcomes[name].seconds, run.outcomes[name].runs = round(seconds, 1), run.runs[name]
+    return run.outcomes
 
 
-def add_hints(failures: Failures, seconds: float) -> None:
+def add_hints(tests: Iterable[CellOutcome], seconds: float) -> None:
     """Add to the failures that still count what the authors of known wrong answers would say to them.
 
     A submission can make its evidence so large that it cannot be compared; then it gets no hint, and its grade all the
     same. No search begins after `seconds`.
     """
     until = clock.now() + seconds
-    for outcome, exercise, find_hints in failures:
-        if "failure" in outcome and clock.now() < until:
-            passed = [one.name for one in exercise if one.status == "ok" or one.get("carried")]
-            failed = [one.name for one in exercise if one.name and one.status != NOT_TRIED and one.name not in passed]
-            found = _found_by(functools.partial(find_hints, passed=passed, failed=failed))
-            outcome.failure.hints = [nbformat.from_dict(hint._asdict()) for hint in found]
+    for test in tests:
+        passed = [one.name for one in test.properties if one.holds]
+        failed = [one.name for one in test.properties if one.name and one.is_lost]
+        for one in test.properties:
+            if one.failure and one.find_hints and clock.now() < until:
+                one.failure.hints = list(_found_by(functools.partial(one.find_hints, passed=passed, failed=failed)))
 
 
 def _found_by(find_hints: Callable[[], tuple[Hint, ...]]) -> tuple[Hint, ...]:
@@ -129,12 +110,11 @@ def _found_by(find_hints: Callable[[], tuple[Hint, ...]]) -> tuple[Hint, ...]:
 
 def _run_cell(run: _Run, cell: nbformat.NotebookNode, skip: Collection[str]) -> None:
     """Run one code cell and write down what became of it."""
-    ours = cell.metadata.setdefault("autograder", nbformat.NotebookNode())
     if run.holds_already(cell):
         return
     run.begin(cell)
-    for key in OUTCOME:  # of an earlier run
-        ours.pop(key, None)
+    ours = run.outcomes[cell.id]
+    run.forget(ours)
     if cell.id in skip:
         ours.status = NOT_RUN
     elif is_test(cell):
@@ -142,91 +122,62 @@ def _run_cell(run: _Run, cell: nbformat.NotebookNode, skip: Collection[str]) -> 
     else:
         reply = run.step(cell, cell.source)
         cell.outputs, cell.execution_count = run.bounded(reply.outputs), reply.execution_count
-        ours.update(nbformat.from_dict(_outcome(run, reply)))
+        _write_down(run, reply, ours)
 
 
-def _run_test(run: _Run, test: nbformat.NotebookNode, ours: nbformat.NotebookNode) -> None:
+def _run_test(run: _Run, test: nbformat.NotebookNode, ours: CellOutcome) -> None:
     """Try an exercise's properties one after another, each by itself, and write down what became of each.
 
     After one that ended the kernel or the time, no other is tried; and none is where nothing is written yet.
     """
     sentences = {one.name: one.sentence for one in checks.of_exercise(answer_of(test.id))}
-    test.outputs, test.execution_count, ours.properties, hopeless = [], None, [], False
+    test.outputs, test.execution_count, hopeless = [], None, False
     tried = properties.of_test(test)
     if len(tried) > 1:
         sentences[properties.VISIBLE] = "The visible part of the test cell."
     for one in tried:
-        found = nbformat.from_dict({"name": one.name, "says": sentences.get(one.name, ""), "points": one.points})
+        found = Tried(NOT_TRIED, name=one.name, says=sentences.get(one.name, ""), points=one.points)
         ours.properties.append(found)
         if hopeless:
-            found.status = NOT_TRIED
             continue
         reply = run.step(test, one.source)
         test.outputs += run.bounded(reply.outputs)
-        found.update(nbformat.from_dict(_outcome(run, reply)))
-        if run.again and found.status != "ok":
-            found.tries = 2
+        _write_down(run, reply, found)
+        found.tries = 2 if run.again and found.status != OK else 0
         if isinstance(reply.raised, CheckFailed):
-            run.failures.append((found, ours.properties, reply.raised.find_hints))
-        hopeless = reply.status not in ("ok", "error") or is_unwritten(found)
-        hopeless |= run.whole is not None and test.id not in run.whole and ours.properties[0].status != "ok"
-    ours.status = next((one.status for one in ours.properties if one.status != "ok"), "ok")
+            found.find_hints = reply.raised.find_hints
+        hopeless = reply.status not in (OK, ERROR) or found.reason.kind == UNWRITTEN
+        hopeless |= run.whole is not None and test.id not in run.whole and ours.properties[0].status != OK
+    ours.status = next((one.status for one in ours.properties if one.status != OK), OK)
 
 
-def _outcome(run: _Run, reply: Reply) -> dict:
-    """What is written down about a cell, or about a property."""
-    found: dict = {"status": reply.status}
-    if reply.status != "ok":
-        found["failure"] = failure_of(reply)
-    if reply.seed is not None and reply.status != "ok":
-        found["seed"] = str(reply.seed)  # as text: JavaScript would round it
-    if reply.status == "error":
-        found["where"] = [frame[-ERROR:] for frame in run.own_frames(reply)]
-        if not run.brief and (drawn := picture_of(reply.raised)):
-            found["picture"] = drawn
-    return run.within_account(found)
+def _write_down(run: _Run, reply: Reply, found: Outcome) -> None:
+    """What became of a cell, or of a property."""
+    found.status = reply.status
+    if reply.status != OK:
+        found.failure = failure_of(reply)
+        found.seed = "" if reply.seed is None else str(reply.seed)
+    if reply.status == ERROR:
+        found.where = [frame[-ERROR_TEXT:] for frame in run.own_frames(reply)]
+        found.picture = {} if run.brief else picture_of(reply.raised)
+    run.account_for(found)
 
 
-#: The kinds of failure of a cell that was stopped, besides "died": the statuses of its reply.
-TIMEOUT, OUT_OF_TIME = "timeout", "out of time"
-
-
-def failure_of(reply: Reply) -> dict:
-    """Why a cell did not run to its end, as it is kept in the notebook until a page is written.
-
-    kind: WRONG, RAISED, HANG, DIED or UNWRITTEN (`expect`), TIMEOUT or OUT_OF_TIME. check: the one that failed, if it
-    was one; then the message is a sentence for the student, and the case follows it. error: the class of what was
-    raised. hints: those of known wrong answers, `name` and `text`. limit: the seconds after which the cell was stopped.
-    why: what ended the kernel, if known.
-    """
+def failure_of(reply: Reply) -> Failure:
+    """Why a cell did not run to its end."""
     name, text = reply.error
     if isinstance(reply.raised, CheckFailed):
-        found = reply.raised.record()
+        found = reply.raised.failure
     else:
         kinds = {"AssertionError": WRONG, "NotImplementedError": UNWRITTEN, "HangError": HANG}
-        kind = kinds.get(name, RAISED) if reply.status == "error" else reply.status
-        found = {"check": "", "kind": kind, "error": name, "message": text, "case": "", "hints": []}
-    return {**cut(found, ERROR), "limit": reply.limit, "why": reply.why}
+        found = Failure(kinds.get(name, RAISED) if reply.status == ERROR else reply.status, name, text)
+    return _cut(replace(found, limit=reply.limit, why=reply.why), ERROR_TEXT)
 
 
-def cut(failure: dict, most: int) -> dict:
+def _cut(failure: Failure, most: int) -> Failure:
     """A failure with at most so many characters of each text that a submission can have made."""
-    texts = {key: failure[key] for key in ("error", "message", "case")}
-    return {**failure, **{key: well_formed(text[:most]) for key, text in texts.items()}}
-
-
-def failed_by_time(cells: list[dict]) -> bool:
-    """Does a test fail, and was a limit of time or a hang of ranks met on the way? cells: after `run_cells`."""
-    found = [cell["metadata"].get("autograder", {}) for cell in cells]
-    outcomes = [one for ours in found for one in (ours, *ours.get("properties", []))]
-    fails = any(one["status"] != "ok" for ours in found for one in ours.get("properties", []))
-    kinds = {one["failure"]["kind"] for one in outcomes if one.get("failure")}
-    return fails and bool(kinds & {HANG, TIMEOUT, OUT_OF_TIME})
-
-
-def is_unwritten(outcome: dict) -> bool:
-    """Did a property fail because its exercise is not written yet?"""
-    return bool(outcome.get("failure")) and outcome["failure"]["kind"] == UNWRITTEN
+    error, message, case = (well_formed(text[:most]) for text in (failure.error, failure.message, failure.case))
+    return replace(failure, error=error, message=message, case=case)
 
 
 class _Run:
@@ -248,14 +199,18 @@ class _Run:
         self.kernel, self.fresh = new_kernel(), True
         self.since = time.monotonic()  # when the live kernel had seen the cells before
         self.seen: list[nbformat.NotebookNode] = []  # what a fresh kernel has to re-run
-        self.failures: Failures = []
+        self.outcomes: dict[str, CellOutcome] = {}
         self.shown = 0  # characters of all outputs so far
         self.counts: set[int] = set()  # execution counts of the student's cells in the live kernel
         self.tested: set[str] = set()  # the tests that the live kernel has seen
 
     def holds_already(self, cell: nbformat.NotebookNode) -> bool:
         """Is this a test that held in an earlier run?"""
-        return self.again and is_test(cell) and cell.metadata.autograder.status == "ok"
+        return self.again and is_test(cell) and self.outcomes[cell.id].status == OK
+
+    def forget(self, found: CellOutcome) -> None:
+        """Forget what an earlier run said of a cell."""
+        vars(found).update(vars(Outcome()), left_out=False, properties=[])
 
     def keep_time(self, cells: list[nbformat.NotebookNode]) -> None:
         """Keep a part of the time for each of these cells, which are to be run (`Limits`)."""
@@ -291,9 +246,9 @@ class _Run:
                 retried = True
                 self._end()
                 continue
-            if reply.status in ("ok", "error") and not is_test(cell):
+            if reply.status in (OK, ERROR) and not is_test(cell):
                 self.seen.append(cell)
-            elif reply.status not in ("ok", "error"):
+            elif reply.status not in (OK, ERROR):
                 reply.status = "died" if reply.status == "unstarted" else reply.status
                 lived = time.monotonic() - self.since
                 with self._apart():
@@ -301,7 +256,7 @@ class _Run:
                     if reply.status == "died" and self._leave_out_what_kills_later(lived):
                         continue
             return reply
-        return Reply("out of time", limit=self.limits.notebook)
+        return Reply(OUT_OF_TIME, limit=self.limits.notebook)
 
     def bounded(self, outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
         """A cell's outputs, or a line in their place when those of all cells are too long together."""
@@ -311,13 +266,13 @@ class _Run:
         self.shown += size
         return outputs
 
-    def within_account(self, outcome: dict) -> dict:
-        """What is written down about a cell; without frames and picture when the notebook shows too much already."""
-        self.shown += len(str(outcome))
+    def account_for(self, found: Outcome) -> None:
+        """Count what is written down about a cell; without frames and picture when the notebook shows too much."""
+        self.shown += len(str(found))
         if self.shown > ALL_OUTPUT:
-            kept = {key: value for key, value in outcome.items() if key not in ("where", "picture")}
-            return {**kept, **({"failure": cut(outcome["failure"], 100)} if "failure" in outcome else {})}
-        return outcome
+            found.where, found.picture = [], {}
+            if found.failure:
+                found.failure = _cut(found.failure, 100)
 
     @contextlib.contextmanager
     def _apart(self) -> Iterator[None]:
@@ -346,7 +301,7 @@ class _Run:
             if seconds(slowest) <= enough:
                 return
             self._drop(slowest)
-            slowest.metadata.autograder.left_out = True
+            self.outcomes[slowest.id].left_out = True
 
     def _leave_out_what_kills_later(self, lived: float) -> bool:
         """After a kernel has ended: was it ended by something that an earlier cell started, such as a timer?
@@ -379,7 +334,7 @@ class _Run:
         self.kernel.start()
         self.fresh, self.counts = False, set()
         for cell in cells:
-            if self._run(cell, cell.source, again=True).status not in ("ok", "error"):
+            if self._run(cell, cell.source, again=True).status not in (OK, ERROR):
                 self._drop(cell)
                 return False
         self.since = time.monotonic()
@@ -399,7 +354,7 @@ class _Run:
         if reply.status == "timeout":
             reply.limit = limit
             if left < limit:
-                reply.status, reply.limit = "out of time", self.limits.notebook
+                reply.status, reply.limit = OUT_OF_TIME, self.limits.notebook
         if reply.execution_count and not is_test(cell):
             self.counts.add(reply.execution_count)
         return reply

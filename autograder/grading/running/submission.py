@@ -12,6 +12,7 @@ from typing import Any
 import nbformat
 
 from autograder.checking import hints
+from autograder.grading import outcome
 from autograder.grading.running import carried_forward
 from autograder.grading.running.kernels import Kernel, LocalKernel
 from autograder.grading.running.run_cells import add_hints, run_cells
@@ -29,9 +30,12 @@ def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.Notebook
     """
     skip = () if how.demonstrations else skippable.skippable_cells(cells, lesson)
     with kernels_for(lesson, files, how.jail) as new_kernel, hints.later():
-        failures = run_cells(cells, new_kernel, how.limits, skip, getattr(how, "again", False))
-        carried_forward.try_again(cells, lesson, new_kernel, how.limits)
-    add_hints(failures, how.limits.notebook)
+        outcomes = run_cells(cells, new_kernel, how.limits, skip, getattr(how, "again", False))
+        carried_forward.try_again(cells, outcomes, lesson, new_kernel, how.limits)
+    add_hints(outcomes.values(), how.limits.notebook)
+    for cell in cells:
+        if cell.id in outcomes:
+            outcome.to_metadata(cell, outcomes[cell.id])
 
 
 @contextlib.contextmanager

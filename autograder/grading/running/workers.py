@@ -11,7 +11,6 @@ import concurrent.futures
 import contextlib
 import functools
 import itertools
-import json
 import multiprocessing
 import os
 import signal
@@ -26,9 +25,9 @@ from typing import Any
 
 import nbformat
 
-from autograder.grading import limits
+from autograder.grading import limits, outcome
 from autograder.grading.running import clock, submission
-from autograder.grading.running.run_cells import Limits, failed_by_time
+from autograder.grading.running.run_cells import Limits
 
 #: A worker takes seconds to start: for fewer submissions than this, another one saves no time.
 WORTH_A_WORKER = 4
@@ -147,13 +146,13 @@ class Workers:
 
         unstarted, slow = list[Task](), list[Outcome]()
         for some in (tasks, unstarted):
-            for outcome in self._run(some):
-                if some is tasks and isinstance(outcome[2], (OSError, outside.JailError)):
-                    unstarted.append(outcome[0])
-                elif _is_slow(outcome):
-                    slow.append(outcome)
+            for found in self._run(some):
+                if some is tasks and isinstance(found[2], (OSError, outside.JailError)):
+                    unstarted.append(found[0])
+                elif _is_slow(found):
+                    slow.append(found)
                 else:
-                    yield outcome
+                    yield found
         for task, executed, _ in slow:
             once_more = replace(task, cells=executed, again=True)
             for _, twice, error in self._run([once_more]):
@@ -223,9 +222,9 @@ class Workers:
             future.release()
 
 
-def _is_slow(outcome: Outcome) -> bool:
+def _is_slow(found: Outcome) -> bool:
     """Did tests fail by a limit of time or by a hang?"""
-    return not outcome[2] and failed_by_time(json.loads(outcome[1])["cells"])
+    return not found[2] and outcome.failed_by_time(outcome.of_text(found[1]))
 
 
 def _start_workers(pool: concurrent.futures.ProcessPoolExecutor, jobs: int) -> None:

@@ -1,153 +1,218 @@
-"""Lesson 07, exercise 4: numbers of eight bits, and their all-reduce."""
+"""Exercise 3: sums whose terms travel in 8 bits."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from autograder.checking.cases import Call, Case, at_most, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.expect import (
-    count_of_ranks,
-    each_rank,
-    expect_close,
-    expect_equal,
-    expect_type,
-    expect_unchanged,
-    fail,
-)
-from autograder.checking.stage import run_ranks
-from autograder.checks.bandwidth.common import GATHERS
+from autograder.checking.expect import collective
+from autograder.checks.bandwidth.forms import no_pair
+from ranks.ledger import Ledger
 
-_EXCHANGES = (*GATHERS, "all_to_all", "all_to_all_single")
+INT8 = "07-ex3-int8"
+#: float32 divides, multiplies and adds with errors that are small beside half a step of 1/127.
+SLACK = 2e-3
 
 
-@check("07-ex4-int8", points=1)
-def quantize_is_within_half_a_step(quantize, *, rng):
-    """Integers of −127 to 127, and a float32 scale; each number comes back to within half a scale, zeros as zeros."""
-    numbers = rng.normal(size=257).astype(np.float32)
-    for case, array in [
-        ("257 normal numbers", numbers),
-        ("the largest is negative", np.where(np.arange(257) == 9, -8, numbers).astype(np.float32)),
-        ("numbers of about 1e-8", numbers * np.float32(1e-8)),
-        ("numbers of about 1e-30", numbers * np.float32(1e-30)),
-        ("numbers of about 1e8", numbers * np.float32(1e8)),
-        ("zeros", np.zeros(5, np.float32)),
-        ("one number", np.asarray([-0.7], np.float32)),
-    ]:
-        x = torch.from_numpy(array.copy())
-        got = quantize(x)
-        expect_type(case, got, (tuple, list), what="what quantize returns")
-        expect_equal(case, len(got), 2, what="the length of what quantize returns")
-        q, scale = got
-        for what, part, wanted in (("q", q, [torch.int8, len(array)]), ("scale", scale, [torch.float32, 1])):
-            seen = [part.dtype, part.numel()] if isinstance(part, torch.Tensor) else [type(part).__name__, 0]
-            shown = [str(item) for item in seen]
-            expect_equal(case, shown, [str(item) for item in wanted], what=f"[dtype, elements] of {what}")
-        whole, step = q.numpy().astype(np.float64).reshape(-1), float(scale.numpy().reshape(-1)[0])
-        evidence = [whole, step]
-        largest = float(np.abs(array).max())
-        limit = 127.0 if largest else 0.0
-        how = {"rtol": 0.0, "evidence": evidence}
-        expect_close(case, np.abs(whole).max(), np.asarray(limit), what="the largest magnitude in q", **how)
-        back = whole * step if largest else whole
-        # Rounding to the nearest is off by half a step; the division in float32 by 1e-5 steps more.
-        worst = float(np.abs(back - array).max())
-        if not worst <= 0.5001 * step + 1e-12 * largest:
-            fail(f"a number comes back {worst:.3g} off, half of the scale is {step / 2:.3g}", case, evidence)
-        expect_unchanged(case, array, x.numpy(), what="x")
+@dataclass
+class Quantized:
+    """A vector in 8 bits."""
+
+    odd: str = complaint()
+    scales: Any = fact("the scales")
+    off: float = fact("the largest error of an entry, in steps of its block's scale,", "rounding is off by half a step")
 
 
-def _drive(rank, world_size, all_reduce_int8, grads) -> dict:
-    """Inside a rank: the mean of one gradient after the other; whether a gradient was changed."""
-    means, changed = [], []
-    for step, grad in enumerate(grads[rank]):
-        given = torch.from_numpy(grad.copy())
-        mean = all_reduce_int8(given)
-        means.append(mean.detach().numpy().copy() if isinstance(mean, torch.Tensor) else None)
-        if not np.array_equal(given.numpy(), grad):
-            changed.append(step)
-    dist.barrier()
-    return {"means": means, "changed": changed}
+def _quantized(got: Any, x: torch.Tensor, block: int) -> Quantized:
+    if odd := no_pair(got, "(q, scales)"):
+        return Quantized(odd, [], 0.0)
+    q, scales = got
+    kinds = [(str(part.dtype), tuple(part.shape)) for part in got]
+    right = [("torch.int8", (len(x),)), ("torch.float32", (len(x) // block,))]
+    if kinds != right:
+        return Quantized(f"(q, scales) are {kinds}, expected {right}", [], 0.0)
+    steps = _scales(x.numpy(), block)
+    divisors = np.where(steps > 0, steps, 1.0)
+    entries = x.numpy().astype(np.float64).reshape(-1, block) / divisors[:, None]
+    off = float(np.abs(q.numpy().reshape(-1, block) - entries).max())
+    # A scale of a block of zeros may be any.
+    return Quantized("", np.where(steps > 0, scales.numpy() / divisors, 1.0), off)
 
 
-def _rounded(chunk: np.ndarray) -> np.ndarray:
-    """A chunk in float64, as it comes back from eight bits."""
-    largest = np.abs(chunk).max(initial=0.0)
-    return np.rint(chunk * (127 / largest)) * (largest / 127) if largest else chunk
+def _scales(x: np.ndarray, block: int) -> np.ndarray:
+    return np.abs(x.astype(np.float64).reshape(-1, block)).max(axis=1) / 127
 
 
-def _expected(grads: np.ndarray) -> np.ndarray:
-    """The mean of gradients [rank, entry], with each chunk rounded before and after the sum."""
-    chunks = grads.astype(np.float64).reshape(len(grads), len(grads), -1)
-    means = [np.mean([_rounded(mine[owner]) for mine in chunks], axis=0) for owner in range(len(grads))]
-    return np.concatenate([_rounded(mean) for mean in means])
+def _quantize(quantize: Any, x: np.ndarray, block: int, name: str) -> Call:
+    ones = close(np.ones(len(x) // block), atol=1e-5)
+    gives = Quantized("", ones, at_most(0.5, slack=SLACK))
+    shows = f"{x.tolist()}, {block}" if len(x) < 10 else ""
+    return Call(quantize, torch.from_numpy(x), block, gives=gives, sees=_quantized, name=name, shows=shows)
 
 
-def _grads(rng: np.random.Generator, world_size: int, numel: int) -> np.ndarray:
-    """Gradients [rank, step, entry] whose chunks differ in size by powers of ten; the last one has a chunk of zeros."""
-    sizes = 10.0 ** rng.integers(-3, 3, size=(world_size, 3, world_size, 1))
-    grads = rng.normal(size=(world_size, 3, world_size, numel // world_size)) * sizes
-    grads[:, 2, 0] = 0.0
-    return grads.reshape(world_size, 3, numel).astype(np.float32)
+@check(INT8, points=0.75)
+def quantize_rounds_each_block(quantize, *, rng):
+    """Each block has its largest magnitude / 127 as its scale, and its entries are rounded to the nearest step."""
+    for block, count in ((3, 2), (128, 3), (int(rng.integers(20, 60)), 5)):
+        sizes = 10.0 ** rng.permutation(np.arange(count) - 2)[:, None]
+        x = rng.normal(size=(count, block)) * sizes
+        x[0, 0] = -8 * sizes[0, 0]  # its largest is negative
+        x[-1] *= count < 5  # the last case ends with a block of zeros
+        yield _quantize(quantize, x.reshape(-1).astype(np.float32), block, f"{count} blocks of {block} entries")
 
 
-@check("07-ex4-int8", points=2)
-def int8_mean_follows_one_process(all_reduce_int8, *, rng):
-    """The mean is that of one process that rounds each chunk to eight bits before the sum and after it."""
-    for world_size, numel in [(2, 64), (3, 48), (1, 16)]:
-        case = f"{count_of_ranks(world_size)}, {numel} entries"
-        grads = _grads(rng, world_size, numel)
-        results = run_ranks(_drive, world_size, (all_reduce_int8, grads))
-        _expect_means(case, results, grads, forgiven=1)
+@check(INT8, points=0.25)
+def small_numbers_keep_their_bits(quantize, *, rng):
+    """Numbers of 1e-8 and 1e-30 are rounded as finely as large ones: a scale has no smallest value."""
+    for exponent in (-33, int(rng.integers(-60, -40)), -106):
+        x = _steps(rng, 3, 16) * np.float32(2.0**exponent)
+        yield _quantize(quantize, x, 16, f"entries of about {2.0 ** (exponent + 6):.0e}")
 
 
-def _expect_means(case: str, results: list, grads: np.ndarray, forgiven: int) -> None:
-    """forgiven: entries of a mean that may be off by a step, in the middle between two as float32 rounds."""
-    numel, world_size = grads.shape[-1], len(grads)
-    for rank, result in each_rank(case, results, evidence=lambda result: result["means"]):
-        rank.expect(not result["changed"], "the gradient that was passed was changed: work on a copy", "changed")
-        for step, mean in enumerate(result["means"]):
-            kind = "no tensor" if mean is None else f"{mean.dtype} of shape {mean.shape}"
-            wanted = f"float32 of shape {(numel,)}"
-            rank.expect(kind == wanted, f"the mean is {kind}, expected {wanted}", ["kind", kind])
-            rank.expect(np.isfinite(mean).all(), "the mean contains nan or inf", ["not finite", mean])
-            _expect_chunks(rank, mean, _expected(grads[:, step]), world_size, step, forgiven)
+def _steps(rng: np.random.Generator, blocks: int, block: int) -> np.ndarray:
+    """Whole numbers of which each block has a 127: 8 bits hold them, and multiples of them, exactly."""
+    x = rng.integers(-126, 127, size=(blocks, block))
+    x[np.arange(blocks), rng.integers(block, size=blocks)] = 127
+    return x.reshape(-1).astype(np.float32)
 
 
-def _expect_chunks(rank, mean: np.ndarray, expected: np.ndarray, world_size: int, step: int, most: int) -> None:
-    off = 0
-    for number, (got, right) in enumerate(zip(np.split(mean, world_size), np.split(expected, world_size), strict=True)):
-        largest = np.abs(right).max()
-        wrong = np.abs(got - right) > 1e-4 * largest / 127
-        off += int(wrong.sum())
-        forgiven = off <= most and not (np.abs(got - right) > 1.01 * largest / 127).any()
-        if wrong.any() and not forgiven:
-            what = f"chunk {number} of the mean of gradient {step}"
-            rank.expect_close(got, right, what=what, rtol=1e-6)
+@dataclass
+class Summed:
+    """What a rank got of a sum."""
+
+    odd: str = complaint()
+    sums: Any = fact("the result")
+    same: bool = fact("whether this rank has the same numbers as rank 0, not all of them 0,")
 
 
-@check("07-ex4-int8", points=1)
-def int8_sends_bytes(all_reduce_int8, *, rng):
-    """At most P + 4N bytes of a rank go into all-to-alls, P/N + 4 into all-gathers, and nothing else is called."""
-    for world_size, numel in [(2, 2048), (3, 3000)]:
-        case = f"{count_of_ranks(world_size)}, {numel} entries"
-        grads = _grads(rng, world_size, numel)
-        results = run_ranks(_drive, world_size, (all_reduce_int8, grads))
-        # The means must be right, too: else an answer could send nothing. One entry in a thousand lies in the middle.
-        _expect_means(case, results, grads, forgiven=max(2, numel // 500))
-        most = {"all-gathers": 3 * (numel // world_size + 4), "all-to-alls": 3 * (numel + 4 * world_size)}
-        calls = [[m for m in results.ledger.of(number) if m.call != "barrier"] for number in range(world_size)]
-        sent = [[_spent(mine), sorted({m.call for m in mine})] for mine in calls]
-        for rank, (spent, names) in each_rank(case, sent):
-            others = [name for name in names if name not in _EXCHANGES]
-            rank.expect(not others, f"{', '.join(others)} was called, only all-to-alls and all-gathers are allowed")
-            for kind, enough in most.items():
-                put = f"{spent[kind]} bytes were put into {kind} for 3 gradients"
-                rank.expect(spent[kind] <= enough, f"{put}, {enough} are enough")
+def _flat(rank: int, world_size: int, function: Any, grads: list, block: int) -> Summed:
+    return _summed(function(torch.from_numpy(grads[rank].copy()), block))
 
 
-def _spent(messages: list) -> dict[str, int]:
-    """How many bytes a rank put into each kind of collective."""
-    gathers = sum(m.bytes for m in messages if m.call in GATHERS)
-    return {"all-gathers": gathers, "all-to-alls": sum(m.bytes for m in messages) - gathers}
+def _hops(rank: int, world_size: int, function: Any, grads: list, block: int, gpus: int) -> Summed:
+    inside = [dist.new_group(list(range(first, first + gpus))) for first in range(0, world_size, gpus)]
+    between = [dist.new_group(list(range(place, world_size, gpus))) for place in range(gpus)]
+    grad = torch.from_numpy(grads[rank].copy())
+    return _summed(function(grad, block, inside[rank // gpus], between[rank % gpus]))
+
+
+def _summed(result: Any) -> Summed:
+    if not isinstance(result, torch.Tensor):
+        return Summed(f"the result is {type(result).__name__}, expected a tensor", 0, True)
+    return Summed("", result.detach().clone(), True)
+
+
+def _compared(results: list[Summed]) -> list[Summed]:
+    first = results[0].sums
+    for one in results:
+        one.same = bool(np.asarray(first).any()) and np.array_equal(one.sums, first)
+    return results
+
+
+def _sum(function: Any, rng: np.random.Generator, n: int, block: int, judged: str = "sums", gpus: int = 0, **how: Any):
+    """A sum over n ranks, of the whole gradient if `function` is an all-reduce, else of a chunk for each rank.
+
+    judged: "sums", "same" or "", for what a judge in `how` says. The ranks' gradients are multiples of each other, by
+    powers of two, so that no rounding changes their sum, whichever way `quantize` rounds.
+    """
+    numel, whole = 2 * n * block, how.pop("whole", False)
+    sizes = 2.0 ** rng.permutation(np.arange(n) - 2)
+    grads = [_steps(rng, 2 * n, block) * np.float32(size) for size in sizes]
+    if judged == "sums":
+        grads = [grads[0] / np.float32(sizes[0]) * np.float32(size) for size in sizes]
+    right = np.sum(grads, axis=0) if whole else np.split(np.sum(grads, axis=0), n)
+    facts = [{"sums": close(right if whole else right[rank], rtol=1e-5), "same": True} for rank in range(n)]
+    expect = [Summed("", **({judged: one[judged]} if judged else {})) for one in facts]
+    name = f"{numel} entries in blocks of {block}" + f", {n // (gpus or 1)} nodes of {gpus}" * bool(gpus)
+    args = (function, grads, block, *([gpus] if gpus else []))
+    return Case(name, n, _hops if gpus else _flat, args, expect, sees=_compared, **how)
+
+
+@check(INT8, points=1.25)
+def the_owner_adds_what_it_is_sent(reduce_scatter_int8, *, rng):
+    """reduce_scatter_int8: each rank gets its chunk of the sum."""
+    for n, block in ((2, 4), (3, int(rng.integers(3, 20))), (1, 8), (4, 16)):
+        yield _sum(reduce_scatter_int8, rng, n, block)
+
+
+@check(INT8, points=0.5)
+def all_reduce_gives_the_sum(all_reduce_int8, *, rng):
+    """all_reduce_int8: each rank gets the whole sum."""
+    for n, block in ((2, 4), (3, int(rng.integers(3, 20))), (1, 8)):
+        yield _sum(all_reduce_int8, rng, n, block, whole=True)
+
+
+@check(INT8, points=0.25)
+def all_ranks_have_the_same_sum(all_reduce_int8, *, rng):
+    """All ranks return the same numbers, the owner of a chunk included, also where the sum has to be rounded."""
+    for n in (2, 3):
+        yield _sum(all_reduce_int8, rng, n, int(rng.integers(3, 20)), "same", whole=True)
+
+
+@check(INT8, points=0.75)
+def two_hops_end_at_the_ranks_chunk(reduce_scatter_two_hops, *, rng):
+    """reduce_scatter_two_hops: rank r gets chunk r of the sum over all ranks."""
+    for nodes, gpus in ((2, 2), (2, 3), (3, 2)):
+        yield _sum(reduce_scatter_two_hops, rng, nodes * gpus, int(rng.integers(3, 20)), gpus=gpus)
+
+
+def _spent(enough: dict[str, tuple[int, int]]) -> Callable[[int, list[Ledger]], str]:
+    """A judge: how many bytes go into collectives of these kinds, at least and at most, and nothing else."""
+
+    def judge(rank: int, parts: list[Ledger]) -> str:
+        messages = [(_kind(m.call), m) for part in parts for m in part]
+        if others := [m for kind, m in messages if kind not in enough]:
+            return f"rank {rank} calls {others[0].call}, which is not needed"
+        for kind, (least, most) in enough.items():
+            put = sum(m.bytes for other, m in messages if other == kind)
+            if not least <= put <= most:
+                what = f"rank {rank} puts {put} bytes into {kind.replace('_', '-')}s"
+                return f"{what}, {most} are enough" if put > most else f"{what}, and there are {least} entries"
+        return ""
+
+    return judge
+
+
+def _kind(call: str) -> str:
+    return "all_to_all" if call.startswith("all_to_all") else collective(call)
+
+
+@check(INT8, points=0.75)
+def an_entry_is_a_byte(reduce_scatter_int8, all_reduce_int8, *, rng):
+    """Entries travel as a byte each, with a float32 scale per block, by all-to-alls and all-gathers alone."""
+    for n, block in ((2, int(rng.integers(20, 60))), (3, 32)):
+        exchanged = {"all_to_all": (2 * n * block, 2 * n * (block + 4))}
+        yield _sum(reduce_scatter_int8, rng, n, block, "", judge=_spent(exchanged))
+        gathered = {"all_gather": (2 * block, 2 * (block + 4))}
+        yield _sum(all_reduce_int8, rng, n, block, "", whole=True, judge=_spent(exchanged | gathered))
+
+
+def _across(n: int, gpus: int) -> Callable[[int, list[Ledger]], str]:
+    """A judge of the bytes that go into groups inside a node, and into others."""
+
+    def judge(rank: int, parts: list[Ledger]) -> str:
+        inside = between = 0
+        for message in (m for part in parts for m in part):
+            nodes = {member // gpus for member in message.group or range(n)}
+            inside, between = inside + message.bytes * (len(nodes) == 1), between + message.bytes * (len(nodes) > 1)
+        if not 0 < between * gpus <= inside:
+            put = f"rank {rank} puts {inside} bytes into collectives in its node and {between} into others"
+            return f"{put}, where 1/{gpus} of the bytes should leave the node"
+        return ""
+
+    return judge
+
+
+@check(INT8, points=0.5)
+def only_sums_leave_a_node(reduce_scatter_two_hops, *, rng):
+    """With G GPUs per node, 1/G of the bytes that are exchanged in a node go into collectives between nodes."""
+    for nodes, gpus in ((2, 2), (2, 3)):
+        block = int(rng.integers(20, 40))
+        yield _sum(reduce_scatter_two_hops, rng, nodes * gpus, block, "", gpus, judge=_across(nodes * gpus, gpus))

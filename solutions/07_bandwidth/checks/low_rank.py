@@ -1,104 +1,124 @@
-"""Lesson 07, exercise 3: thin matrices instead of a gradient."""
+"""Exercise 6: thin matrices instead of a gradient."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
+from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.expect import count_of_ranks, each_rank
-from autograder.checking.stage import run_ranks
+from autograder.checks.bandwidth.forms import not_of_shape
+from ranks.ledger import Ledger
+
+POWER = "07-ex6-power-sgd"
+#: Of the largest entry: float32, through a basis of a few columns at angles that are not small.
+ERROR = 1e-3
 
 
-def _drive(rank, world_size, power_sgd, start, grads) -> dict:
-    """Inside a rank: one compressor, called on one gradient after the other; what it returned and what it changed."""
-    q = torch.from_numpy(start.copy())
-    compressor, means, changed = power_sgd(q), [], []
-    for step, grad in enumerate(grads[rank]):
-        given = torch.from_numpy(grad.copy())
-        mean = compressor.mean(given)
-        means.append(mean.detach().numpy().copy() if isinstance(mean, torch.Tensor) else None)
-        if not np.array_equal(given.numpy(), grad):
-            changed.append(f"the gradient of step {step}")
-        if not np.array_equal(q.numpy(), start):
-            changed.append(f"the matrix q of the caller, in step {step}")
-        given.fill_(99.0)  # like an optimizer that clears gradients: what the answer keeps must not change
-        if isinstance(mean, torch.Tensor):
-            mean.fill_(99.0)  # the caller may scale the mean in place: again, what the answer keeps must not change
-    dist.barrier()
-    return {"means": means, "changed": changed}
+@dataclass
+class Mean:
+    """What one call of mean returned on a rank."""
+
+    when: str
+    odd: str = complaint()
+    mean: Any = fact("the result")
 
 
-def _projected(start: np.ndarray, grads: np.ndarray) -> list[np.ndarray]:
-    """The means of the steps, [step], of gradients [rank, step, n, m]: one process that compresses the ranks' mean.
-
-    What is kept is a projection of the mean onto the columns of (mean · q). It depends on their span alone, so the
-    singular vectors serve here as well as any other basis.
-    """
-    q, owed, means = start.astype(np.float64), np.zeros(grads.shape[2:]), []
-    for mean in grads.astype(np.float64).mean(axis=0):
-        corrected = mean + owed
-        basis = np.linalg.svd(corrected @ q, full_matrices=False)[0]
-        q = corrected.T @ basis
-        means.append(basis @ q.T)
-        owed = corrected - means[-1]
-    return means
+def _drive(rank: int, world_size: int, power_sgd: Any, q: np.ndarray, grads: np.ndarray) -> list[Mean]:
+    """One compressor, called on one gradient after the other: grads[rank, call]."""
+    compressor, found = power_sgd(torch.from_numpy(q.copy())), []
+    for call, grad in enumerate(grads[rank]):
+        result, when = compressor.mean(torch.from_numpy(grad.copy())), f"of call {call + 1}"
+        if odd := not_of_shape(result, grad.shape):
+            found.append(Mean(when, f"mean returns {odd}", grad))
+        else:
+            found.append(Mean(when, "", result.detach().clone()))
+    return found
 
 
-def _runs(rng: np.random.Generator, power_sgd: Any, world_size: int, shape: tuple, rank: int, dtype: str, steps: int):
-    start = rng.normal(size=(shape[1], rank)).astype(dtype)
-    grads = (rng.normal(size=(world_size, steps, *shape)) + rng.normal(size=shape)).astype(dtype)
-    return start, grads, run_ranks(_drive, world_size, (power_sgd, start, grads))
+def _columns(rng: np.random.Generator, n: int, count: int) -> np.ndarray:
+    """Orthonormal columns in a random direction."""
+    return np.linalg.qr(rng.normal(size=(n, count)))[0]
 
 
-@check("07-ex3-power-sgd", points=2.5)
-def low_rank_follows_one_process(PowerSGD, *, rng):
-    """In each step all ranks get what one process gets if it compresses the mean and keeps the rest for later."""
-    for world_size, shape, rank, dtype in [
-        (2, (6, 4), 2, "float64"),
-        (3, (3, 8), 1, "float32"),
-        (1, (5, 5), 3, "float64"),
-    ]:
-        case = f"{count_of_ranks(world_size)}, a {shape[0]} × {shape[1]} gradient in {dtype}, rank {rank}"
-        start, grads, results = _runs(rng, PowerSGD, world_size, shape, rank, dtype, steps=4)
-        _expect_means(case, results, _projected(start, grads), dtype)
+def _apart(rng: np.random.Generator, n: int, means: list[np.ndarray]) -> np.ndarray:
+    """[rank, call]: gradients of n ranks that differ, with these means."""
+    noise = rng.normal(size=(n, len(means), *means[0].shape))
+    return (np.stack(means) + noise - noise.mean(axis=0)).astype(np.float32)
 
 
-def _expect_means(case: str, results: list, expected: list[np.ndarray], dtype: str) -> None:
-    for one, result in each_rank(case, results, evidence=lambda result: result["means"]):
-        for step, mean in enumerate(result["means"]):
-            kind = "no tensor" if mean is None else str(mean.dtype)
-            one.expect(kind == dtype, f"the mean of step {step} is {kind}, expected {dtype}", ["dtype", kind])
-            # Four steps of products of few terms; a basis of few vectors amplifies what float32 rounds.
-            rtol = 1e-9 if dtype == "float64" else 1e-3
-            one.expect_close(mean, expected[step], what=f"the mean of step {step}", rtol=rtol)
+def _case(power_sgd: Any, name: str, q: np.ndarray, grads: np.ndarray, right: list[np.ndarray | None]) -> Case:
+    """right: the mean of each call, None where it is not compared."""
+    expect = [Mean("") if one is None else Mean("", "", close(one, rtol=ERROR)) for one in right]
+    return Case(name, len(grads), _drive, (power_sgd, q.astype(np.float32), grads), [expect] * len(grads))
 
 
-@check("07-ex3-power-sgd", points=1)
-def low_rank_sends_thin_matrices(PowerSGD, *, rng):
-    """A rank puts r(n + m) numbers into its all-reduces in each step, and calls nothing else."""
-    for world_size, shape, rank, dtype in [(2, (24, 16), 2, "float32"), (3, (5, 32), 1, "float64")]:
-        case = f"{count_of_ranks(world_size)}, a {shape[0]} × {shape[1]} gradient in {dtype}, rank {rank}"
-        start, grads, results = _runs(rng, PowerSGD, world_size, shape, rank, dtype, steps=2)
-        _expect_means(case, results, _projected(start, grads), dtype)  # else an answer could send nothing
-        most = 2 * rank * sum(shape) * start.itemsize
-        calls = [[m for m in results.ledger.of(number) if m.call != "barrier"] for number in range(world_size)]
-        sent = [[sum(m.bytes for m in mine), sorted({m.call for m in mine})] for mine in calls]
-        for one, (spent, names) in each_rank(case, sent):
-            others = [name for name in names if name != "all_reduce"]
-            one.expect(not others, f"{', '.join(others)} was called, only all_reduce is allowed")
-            one.expect(spent <= most, f"{spent} bytes were put into all-reduces in 2 steps, {most} are enough")
+def _projected(mean: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """The projection of a mean onto the columns of mean · q. Any basis of their span will do: the singular vectors."""
+    basis = np.linalg.svd(mean @ q, full_matrices=False)[0]
+    return basis @ basis.T @ mean
 
 
-@check("07-ex3-power-sgd", points=0.5)
-def low_rank_leaves_inputs_alone(PowerSGD, *, rng):
-    """The caller's gradient and q stay as they were."""
-    for world_size in (1, 2):
-        case = f"{count_of_ranks(world_size)}, a 4 × 3 gradient, rank 2"
-        start, grads, results = _runs(rng, PowerSGD, world_size, (4, 3), 2, "float64", steps=3)
-        for one, result in each_rank(case, results, evidence=lambda result: result["changed"]):
-            one.expect(not result["changed"], f"{', '.join(result['changed'])} was changed: work on a copy")
-        _expect_means(case, results, _projected(start, grads), "float64")
+@check(POWER, points=1.75)
+def a_call_projects_the_mean(PowerSGD, *, rng):
+    """The first call gives all ranks the projection of the mean gradient onto the columns of mean · q."""
+    for n, shape, r in ((2, (6, 4), 2), (3, (3, 8), 1), (4, (int(rng.integers(6, 12)), 5), 3), (1, (5, 5), 2)):
+        mean, q = 2 * rng.normal(size=shape), _columns(rng, shape[1], r)
+        grads = _apart(rng, n, [mean])
+        right = [_projected(grads.astype(np.float64).mean(axis=0)[0], q.astype(np.float32))]
+        yield _case(PowerSGD, f"a {shape[0]} × {shape[1]} gradient, r = {r}", q, grads, right)
+
+
+@check(POWER, points=1)
+def what_is_owed_comes_later(PowerSGD, *, rng):
+    """What a call could not hold is added to the gradients of the next calls, until it fits."""
+    # Three directions u v: the first call holds the first, and owes the others until a gradient points to theirs. Each
+    # time C · q has the same direction for the first q as for the last one. One rank, so that means are not judged.
+    for _ in range(2):
+        u, v = _columns(rng, 7, 3), _columns(rng, 6, 3)
+        owed = [np.outer(u[:, i], v[:, i]) * size for i, size in enumerate(rng.uniform(1, 2, 3))]
+        turned = [np.outer(u[:, i], v[:, 0]) * size for i, size in enumerate(rng.uniform(2, 3, 3))]
+        grads = _apart(rng, 1, [sum(owed), turned[1], turned[2]])
+        right = [owed[0], turned[1] + owed[1], turned[2] + owed[2]]
+        yield _case(PowerSGD, "3 calls, r = 1", v[:, :1], grads, right)
+
+
+@check(POWER, points=0.5)
+def a_call_begins_with_the_last_q(PowerSGD, *, rng):
+    """The next call begins with the Q of the call before."""
+    # The first gradient has rank one, so that nothing is owed, and Q then points to v. One rank, as above.
+    for _ in range(2):
+        u, v, q = _columns(rng, 6, 1), _columns(rng, 5, 1), np.ones((5, 1))
+        v *= np.sign(v.sum()) or 1.0
+        second = rng.normal(size=(6, 5))
+        grads = _apart(rng, 1, [3 * u @ (v + 0.2).T, second])
+        yield _case(PowerSGD, "2 calls, r = 1", q, grads, [None, _projected(second, v + 0.2)])
+
+
+@check(POWER, points=0.75)
+def only_thin_matrices_travel(PowerSGD, *, rng):
+    """At most r(n + m) entries go into all-reduces in each call, and nothing else is called."""
+    for n, shape, r in ((2, (24, 16), 2), (3, (5, int(rng.integers(20, 40))), 1)):
+        grads = _apart(rng, n, [rng.normal(size=shape)] * 2)
+        args = (PowerSGD, _columns(rng, shape[1], r).astype(np.float32), grads)
+        name = f"a {shape[0]} × {shape[1]} gradient, r = {r}, 2 calls"
+        yield Case(name, n, _drive, args, [[Mean("")] * 2] * n, judge=_at_most(2 * 4 * r * sum(shape)))
+
+
+def _at_most(most: int) -> Callable[[int, list[Ledger]], str]:
+    """A judge of the bytes that go into all-reduces."""
+
+    def judge(rank: int, parts: list[Ledger]) -> str:
+        messages = [m for part in parts for m in part]
+        if others := [m for m in messages if m.call != "all_reduce"]:
+            return f"rank {rank} calls {others[0].call}, which is not needed"
+        put = sum(m.bytes for m in messages)
+        if not 0 < put <= most:
+            return f"rank {rank} puts {put} bytes into all-reduces in 2 calls, {most} are enough"
+        return ""
+
+    return judge

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -13,18 +16,14 @@ from torch.profiler import record_function
 
 from autograder.checking import inputs
 from autograder.checking.cases import Case, close, fact
-from autograder.checking.check import EVENTS, MEMORY, check
-from autograder.checking.expect import ceil_div, count_of_ranks, each_rank, fail
-from autograder.checking.stage import run_ranks
-from autograder.checks.fsdp.backward import expect_freed
-from autograder.checks.fsdp.models import MODELS, as_numpy, flat
-from autograder.checks.fsdp.steps import Training, steps_of
+from autograder.checking.check import MEMORY, check
+from autograder.checking.expect import ceil_div
+from autograder.checks.fsdp.live import freed
+from autograder.checks.fsdp.models import FEW, ONE_UNIT, TIED, TOKENS, as_numpy, flat
+from autograder.checks.fsdp.steps import Training, only_what_is_needed, steps_of
 
 PREFETCH = "09-ex6-prefetch"
-#: The units have different sizes, so that the bytes of an all-gather tell whose it is.
-WIDTHS = (3, 8, 5, 9, 4)
-UNITS = len(WIDTHS) - 1
-STEPS = 2
+UNITS, STEPS = 4, 2
 
 
 class _Marked(torch.autograd.Function):
@@ -45,50 +44,56 @@ class _Marked(torch.autograd.Function):
 
 
 class _Layer(nn.Module):
-    """A weight of (wide, wide') that marks when it computes. number: its place in the forward."""
+    """A weight that marks when it computes. number: its place in the forward."""
 
-    def __init__(self, number: int):
+    def __init__(self, number: int, widths: tuple[int, int]):
         super().__init__()
         self.number, self.step = number, 0
-        self.weight = nn.Parameter(torch.randn(WIDTHS[number : number + 2]))
+        self.weight = nn.Parameter(torch.ones(widths))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return _Marked.apply(x, self.weight, f"{self.number} in step {self.step}")
 
 
-def _drive_ahead(rank: int, world_size: int, unit_class: Any, link: Any) -> None:
-    """Two steps, and a forward without gradients, between barriers."""
-    layers = [_Layer(number) for number in range(UNITS)]
-    units = [unit_class(layer) for layer in layers]
+@dataclass
+class Ran:
+    """What two steps of the units computed: all weights and inputs are 1."""
+
+    outputs: list[float] = fact("the output in step {}")
+
+
+def _drive_ahead(rank: int, world_size: int, unit_class: Any, link: Any, widths: list[int]) -> Ran:
+    """Two steps between barriers."""
+    layers = [_Layer(number, pair) for number, pair in enumerate(pairwise(widths))]
+    units, outputs = [unit_class(layer) for layer in layers], []
     link(units)
-    for step in range(STEPS + 1):
+    for step in range(STEPS):
         dist.barrier()
-        x = torch.randn(2, WIDTHS[0], requires_grad=True)
-        with torch.set_grad_enabled(step < STEPS):
-            for layer in layers:
-                layer.step = step
-                x = layer.train(step < STEPS)(x)
-        if step < STEPS:
-            x.square().sum().backward()
+        x = torch.ones(2, widths[0], requires_grad=True)
+        for layer in layers:
+            layer.step = step
+            x = layer(x)
+        x.sum().backward()
+        outputs.append(x[0, 0].item())
     dist.barrier()
+    return Ran(outputs)
 
 
-@check(PREFETCH, points=1.5, fixed=EVENTS)
-def neighbors_are_gathered_ahead(PrefetchingUnit, chain):
-    """While a unit computes, only its neighbor's all-gather is under way; in backward, the neighbor is its `before`."""
-    for world_size in (2, 3):
-        results = run_ranks(_drive_ahead, world_size, (PrefetchingUnit, chain))
-        for step in range(STEPS + 1):
-            when = f"step {step}" if step < STEPS else "a forward without gradients"
-            case = f"{count_of_ranks(world_size)}, {UNITS} units, {when}"
-            seen = [_at_each_moment(results.ledger, rank, step, world_size) for rank in range(world_size)]
-            for rank, moments in each_rank(case, seen, evidence=_as_lists):
-                for (when, unit), (asked, there) in moments.items():
-                    want_asked, want_there = _expected(when, unit)
-                    for got, want, done in ((there, want_there, "ended"), (asked, want_asked, "started")):
-                        if got != want:
-                            text = f"when unit {unit} computed its {when}, rank {rank.rank} had {done} {_gathers(got)}"
-                            fail(f"{text}; expected {_gathers(want)}", case, rank.evidence)
+def _widths(rng: np.random.Generator, n: int) -> list[int]:
+    """So that the units have shards of different sizes: the bytes of an all-gather tell whose it is."""
+    while True:
+        widths = rng.integers(2, 12, UNITS + 1).tolist()
+        if len({ceil_div(a * b, n) for a, b in pairwise(widths)}) == UNITS:
+            return widths
+
+
+def _ahead(unit_class: Any, link: Any, rng: np.random.Generator, when: str) -> Iterator[Case]:
+    for n in (2, 3):
+        widths = _widths(rng, n)
+        output = float(np.prod(widths[:-1], dtype=float))
+        judge = functools.partial(_out_of_order, when, [4 * ceil_div(a * b, n) for a, b in pairwise(widths)])
+        args, expect = (unit_class, link, widths), [Ran([close(output, 1e-5)] * STEPS)] * n
+        yield Case(f"{UNITS} units", n, _drive_ahead, args, expect, parts=STEPS + 2, judge=judge)
 
 
 def _gathers(units: list[int]) -> str:
@@ -100,29 +105,36 @@ def _gathers(units: list[int]) -> str:
     return f"the all-gathers of units {', '.join(map(str, units))}, in this order"
 
 
-def _at_each_moment(ledger: Any, rank: int, step: int, world_size: int) -> dict[tuple[str, int], tuple[list, list]]:
-    """(forward or backward, unit) → the units whose all-gathers had been started in this step, and were over."""
-    sizes = [4 * ceil_div(a * b, world_size) for a, b in pairwise(WIDTHS)]
-    gathers = [m for m in ledger.of(rank).between_barriers()[step + 1] if m.call.startswith("all_gather")]
-    for message in gathers:
-        if message.bytes not in sizes:
-            text = f"an all-gather of {message.bytes} bytes on rank {rank} fits none of the units, which need {sizes}"
-            fail(text, count_of_ranks(world_size), ["size", message.bytes])
-    moments, spans = {}, {span.name: span for span in ledger.spans if span.rank == rank}
-    for when, order in (("forward", range(UNITS)), ("backward", reversed(range(UNITS if step < STEPS else 0)))):
-        for unit in order:
+def _out_of_order(when: str, sizes: list[int], rank: int, parts: list) -> str | tuple[str, Any]:
+    """What is wrong with a rank's all-gathers when a unit computes, in the forward or in the backward."""
+    first = ""
+    seen = []
+    for step, part in enumerate(parts[1 : STEPS + 1]):
+        gathers = [m for m in part if m.call.startswith("all_gather")]
+        if odd := [m.bytes for m in gathers if m.bytes not in sizes]:
+            return f"an all-gather of {odd[0]} bytes on rank {rank} fits none of the units, which need {sizes}"
+        spans = {span.name: span for span in part.spans}
+        for unit in range(UNITS) if when == "forward" else reversed(range(UNITS)):
             now = spans.get(f"{when} {unit} in step {step}")
             if now is None:
-                text = f"unit {unit} did not compute its {when} on rank {rank}"
-                fail(text, f"{count_of_ranks(world_size)}, step {step}", ["nothing", when, unit])
+                return f"unit {unit} did not compute its {when} on rank {rank}"
             asked = [sizes.index(m.bytes) for m in gathers if m.start < now.start]
             there = [sizes.index(m.bytes) for m in gathers if m.end is not None and m.end < now.end]
-            moments[when, unit] = asked, there
-    return moments
+            want_asked, want_there = _expected(when, unit)
+            if when == "backward":  # how the forward gathers is another property
+                asked, there = (_after_forward(one) for one in (asked, there))
+                want_asked, want_there = (_after_forward(one) for one in (want_asked, want_there))
+            seen.append([step, unit, asked, there])
+            for got, want, done in ((there, want_there, "ended"), (asked, want_asked, "started")):
+                if got != want and not first:
+                    first = f"when unit {unit} computed its {when} in step {step + 1}, rank {rank} had {done} "
+                    first += f"{_gathers(got)}; expected {_gathers(want)}"
+    return (first, ["order", rank, seen]) if first else ""
 
 
-def _as_lists(moments: dict) -> list[list]:
-    return [[when, unit, *lists] for (when, unit), lists in moments.items()]
+def _after_forward(units: list[int]) -> list[int]:
+    """The all-gathers of the backward: those after the first one of each unit."""
+    return [unit for place, unit in enumerate(units) if unit in units[:place]]
 
 
 def _expected(when: str, unit: int) -> tuple[list[int], list[int]]:
@@ -131,6 +143,33 @@ def _expected(when: str, unit: int) -> tuple[list[int], list[int]]:
     place = unit if when == "forward" else 2 * UNITS - 1 - unit
     ahead = place + 2 if place != UNITS - 1 else place + 1  # the last unit has none after it
     return order[:ahead], order[: place + 1]
+
+
+@check(PREFETCH, points=1)
+def the_forward_gathers_ahead(PrefetchingUnit, chain, *, rng):
+    """While a unit computes its forward, its own all-gather is over, and only that of the unit after it under way."""
+    yield from _ahead(PrefetchingUnit, chain, rng, "forward")
+
+
+@check(PREFETCH, points=0.75)
+def the_backward_gathers_ahead(PrefetchingUnit, chain, *, rng):
+    """While a unit computes its backward, its own all-gather is over, and only that of the unit before it under way."""
+    yield from _ahead(PrefetchingUnit, chain, rng, "backward")
+
+
+def _all_waited_for(training: Training, want: dict, n: int, rank: int, parts: list) -> str:
+    if any(m.end is None for part in parts for m in part):
+        return f"rank {rank} never waited for an all-gather that it had started"
+    return only_what_is_needed(training, want, n, rank, parts)
+
+
+@check(PREFETCH, points=0.75)
+def prefetching_changes_no_number(PrefetchingUnit, chain, *, rng):
+    """Shards and gradients follow one process, step after step, also after a unit that nobody asked for."""
+    for n, models in {3: (TOKENS, TIED, FEW), 1: (TOKENS,), 2: (ONE_UNIT, TOKENS)}.items():
+        for model in models:
+            training = Training(model, inputs.seed(rng), steps=3)
+            yield steps_of(PrefetchingUnit, training, n, link=chain, wire=_all_waited_for)
 
 
 @dataclass
@@ -166,23 +205,17 @@ def _more_than_one_start(rank: int, parts: list) -> str:
     return "" if counts == [1, 0, 0, 0] else f"on rank {rank}, all-gathers: {text}; expected 1 at the first, then 0"
 
 
-@check(PREFETCH, points=1)
-def prefetching_changes_no_number(PrefetchingUnit, chain, *, rng):
-    """Shards and gradients follow one process; a unit has at most two all-gathers; a needless start() sends nothing."""
-    models = ("tokens, and an embedding as a unit", *MODELS[3:])
-    for n in (3, 1, 2):
-        for model in models:
-            training = Training(model, "SGD with momentum", inputs.seed(rng))
-            yield steps_of(PrefetchingUnit, training, n, bare=True, link=chain)
+@check(PREFETCH, points=0.25)
+def a_needless_start_sends_nothing(PrefetchingUnit, *, rng):
+    """A start() of a unit that is whole or under way sends nothing, and gather() returns what was started."""
     seed = inputs.seed(rng)
     torch.manual_seed(seed)
     whole = close(flat(nn.Linear(3, 2).parameters()))
-    expect = [Started(whole, whole)] * 2
-    args = (PrefetchingUnit, seed)
+    expect, args = [Started(whole, whole)] * 2, (PrefetchingUnit, seed)
     yield Case("start() called three times", 2, _drive_starts, args, expect, parts=6, judge=_more_than_one_start)
 
 
-@check(PREFETCH, points=0.5, fixed=MEMORY)
+@check(PREFETCH, points=0.25, fixed=MEMORY)
 def one_more_unit_is_whole(PrefetchingUnit, chain):
-    """At the peak of a step at most 6 S more than the gradient shards are alive; after it nothing whole is left."""
-    expect_freed(PrefetchingUnit, ["units", "units of two layers,"], room=6, link=chain)
+    """The peak of a step is at most one vector as long as a unit higher; after it nothing whole is left."""
+    yield from freed(PrefetchingUnit, ["units", "units of two layers,"], room=6, link=chain)

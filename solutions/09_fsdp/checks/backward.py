@@ -2,130 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from autograder.checking import inputs
+from autograder.checking.cases import Case, close, fact
 from autograder.checking.check import MEMORY, check
-from autograder.checking.expect import count_of_ranks, expect_close, fail
-from autograder.checking.stage import run_ranks
-from autograder.checks.fsdp.live import COUNTING, UNITS, WIDTH, UnitMeter, expect_nothing_kept, stack
-from autograder.checks.fsdp.models import MODELS, as_numpy, batch, flat, freeze, padded
-from autograder.checks.fsdp.steps import PLAN, Training, steps_of
+from autograder.checks.fsdp.live import freed, nothing_kept
+from autograder.checks.fsdp.models import FEW, FROZEN, LAYERS, ONE_UNIT, TIED, TOKENS, as_numpy, batch, freeze
+from autograder.checks.fsdp.steps import Training, only_what_is_needed, reduced_in_float32, steps_of
+
+BACKWARD = "09-ex3-backward"
+#: For each number of ranks the models: all where most goes wrong, some elsewhere.
+PLAN = {3: (LAYERS, FROZEN, TIED, FEW, ONE_UNIT, TOKENS), 1: (TIED,), 5: (FEW,), 2: (LAYERS,)}
 
 
-@check("09-ex3-backward", points=1)
-def one_forward_is_seen(TrainableUnit, *, rng):
-    """Dropout and BatchNorm see one forward and its own backward, and inputs get their own rank's gradient."""
-    world_size, seed = 2, inputs.seed(rng)
-    results = run_ranks(_drive_noisy, world_size, (TrainableUnit, seed))
-    total: list[np.ndarray] = []
-    case = f"{count_of_ranks(world_size)}, dropout and BatchNorm"
-    for rank in range(world_size):
-        module, units = _noisy(seed)
-        x, y = batch("", seed, 0, rank, count=8)
-        torch.manual_seed(seed + rank)
-        (module(x) - y).square().mean().backward()
-        grads = [flat(p.grad for p in unit.parameters()) for unit in units]
-        total = [a + b for a, b in zip(total, grads, strict=True)] if total else grads
-        for index, buffer in enumerate(module.buffers()):
-            what = f"a BatchNorm buffer on rank {rank}"
-            expect_close(case, results[rank]["buffers"][index], as_numpy(buffer), what=what, rtol=1e-5)
-    for u, summed in enumerate(total):
-        whole = np.concatenate([got["gradients"][u] for got in results])
-        what = f"the gradient of unit {u}"
-        expect_close(case, whole, padded(summed / world_size, world_size), what=what, rtol=1e-5)
-    for rank, got in enumerate(results):
-        module, leaf = _two_inputs(seed, rank)
-        module(leaf, leaf * 2).square().sum().backward()
-        case = f"{count_of_ranks(world_size)}, a frozen unit of two inputs"
-        expect_close(case, got["input"], as_numpy(leaf.grad), what=f"the gradient of rank {rank}'s input", rtol=1e-5)
+@check(BACKWARD, points=2)
+def shards_get_the_gradient(TrainableUnit, *, rng):
+    """After backward() each shard has its piece of all ranks' gradients, up to a common factor."""
+    for n, models in PLAN.items():
+        for model in models:
+            yield steps_of(TrainableUnit, Training(model, inputs.seed(rng), steps=1), n, "directions")
 
 
-#: For the cases of the memory: are all but two units frozen, how many are trained, are units pairs of layers, do they
-#: have two inputs?
-STACKS = {
-    "units": (False, UNITS, False, False),
-    "units, 14 frozen": (True, 2, False, False),
-    "units of two layers,": (False, UNITS, True, False),
-    "units of two inputs, 14 frozen": (True, 2, False, True),
-}
+@check(BACKWARD, points=0.25)
+def gradients_are_means(TrainableUnit, *, rng):
+    """The gradients are those of the mean over the ranks."""
+    for n in (2, 3):
+        yield steps_of(TrainableUnit, Training(LAYERS, inputs.seed(rng), steps=1), n, "gradients")
 
 
-def _drive_memory(rank: int, world_size: int, unit_class: Any, stacks: list[str], room: int, link: Any) -> list[tuple]:
-    """For each stack: alive at the peak, after forward, after backward; the loss; the gradients of the shards."""
-    observed = []
-    for frozen, trained, *kind in (STACKS[what] for what in stacks):
-        model, x, gradients = stack(frozen, *kind), torch.randn(1, WIDTH), trained / world_size
-        units = [unit_class(layer) for layer in model]
-        if link:
-            link(units)
-        meter = UnitMeter(rank, gradients + room)
-        with meter:
-            loss = model(x).square().mean()
-            between = meter.above(2)
-            loss.backward()
-            number = loss.item()
-            del loss
-            after = meter.above(gradients + 0.9)
-        computed = [None if unit.shard.grad is None else as_numpy(unit.shard.grad) for unit in units]
-        observed.append((meter.peak, between, after, number, computed))
-        del units, model
-    return observed
+@check(BACKWARD, points=0.25)
+def a_second_backward_adds(TrainableUnit, *, rng):
+    """Two backwards over halves of a batch give the gradient of the batch, up to a common factor."""
+    for n, model in ((3, TIED), (2, FROZEN)):
+        yield steps_of(TrainableUnit, Training(model, inputs.seed(rng), steps=1, halves=True), n, "directions")
 
 
-@check("09-ex3-backward", points=1, fixed=MEMORY)
-def backward_frees_what_it_gathers(TrainableUnit):
-    """No whole parameter is alive between forward and backward, nor afterwards; during it at most 5 S more are."""
-    expect_freed(TrainableUnit, list(STACKS), room=5)
-    expect_nothing_kept(TrainableUnit, units=True)
+@check(BACKWARD, points=0.5)
+def bf16_is_added_up_in_float32(TrainableUnit, *, rng):
+    """Units that compute in bf16 have float32 gradients, which are cast before they are added up."""
+    for n, model in ((3, LAYERS), (3, TIED), (2, TOKENS)):
+        training = Training(model, inputs.seed(rng), steps=1, dtype="bfloat16")
+        yield steps_of(TrainableUnit, training, n, "directions", wire=reduced_in_float32)
 
 
-def expect_freed(unit_class: Any, stacks: list[str], room: int, link: Any = None) -> None:
-    """On two ranks, stacks of units peak at no more than their gradients and `room` units more, and end without them.
-
-    link: called with the units in the order of the forward.
-    """
-    world_size = 2
-    got = run_ranks(_drive_memory, world_size, (unit_class, stacks, room, link))[COUNTING]
-    for what, (peak, between, after, *computed) in zip(stacks, got, strict=True):
-        gradients = STACKS[what][1] / world_size
-        case = f"{world_size} ranks, {UNITS} {what} of S bytes"
-        _expect_work(case, STACKS[what], world_size, *computed)
-        # Which bounds are broken, and not by how much: a thread may hold one tensor for longer. After a peak that is
-        # too high no patience is left to wait for that thread, so `after` says nothing then.
-        most = gradients + room
-        evidence = [what, peak > most, between > 2, peak <= most and after > gradients + 0.9]
-        if peak > most:
-            text = f"live bytes peak at {peak:.1f} S above those before, expected at most {most:.1f} S"
-            fail(text, case, evidence)
-        if between > 2:
-            text = f"between forward and backward {between:.1f} S more are alive than before, expected at most 2 S"
-            fail(text, case, evidence)
-        if after > gradients + 0.9:
-            extra = after - gradients
-            fail(f"after the backward {extra:.1f} S are alive besides the gradient shards", case, evidence)
+@check(BACKWARD, points=0.25)
+def two_gathers_and_a_reduction(TrainableUnit, *, rng):
+    """A forward and backward makes at most two all-gathers and one reduce-scatter per unit."""
+    for n, model in ((3, ONE_UNIT), (2, TIED), (2, FROZEN)):
+        training = Training(model, inputs.seed(rng), steps=1)
+        yield steps_of(TrainableUnit, training, n, "directions", wire=only_what_is_needed)
 
 
-def _expect_work(case: str, stacked: tuple, world_size: int, loss: float, gradients: list) -> None:
-    """The step whose memory counts has the loss and the gradients of the unsplit model; all ranks have one batch."""
-    frozen, _, *kind = stacked
-    model, x = stack(frozen, *kind), torch.randn(1, WIDTH)
-    want = model(x).square().mean()
-    want.backward()
-    expect_close(case, loss, as_numpy(want), what="the loss", rtol=1e-4)
-    for number, (unit, got) in enumerate(zip(model, gradients, strict=True)):
-        whole = flat(p.grad for p in unit.parameters() if p.requires_grad)
-        if not len(whole):
-            continue
-        what = f"the gradient of unit {number}'s shard on rank {COUNTING}"
-        if got is None:
-            fail(f"{what} is None", case, ["gradient", number])
-        piece = padded(whole, world_size).reshape(world_size, -1)[COUNTING]
-        expect_close(case, got, piece, what=what, rtol=1e-3)
+@check(BACKWARD, points=1.25, fixed=MEMORY)
+def trained_units_are_whole_while_they_compute(TrainableUnit):
+    """Nothing whole is alive between forward and backward, nor afterwards, and at most five units' bytes meanwhile."""
+    yield from freed(TrainableUnit, ["units", "units of two layers,"], room=5)
+    yield nothing_kept(TrainableUnit)
+
+
+@check(BACKWARD, points=0.25, fixed=MEMORY)
+def frozen_units_are_freed_too(TrainableUnit):
+    """So it is with frozen units, whichever of their inputs requires a gradient."""
+    yield from freed(TrainableUnit, ["units, 14 frozen", "units of two inputs, 14 frozen"], room=5)
+
+
+@dataclass
+class Noisy:
+    """What a rank has after a forward and backward of layers that notice how often they run."""
+
+    directions: list[Any] = fact("the gradient of unit {}'s shard, scaled to length 1,")
+    buffers: list[Any] = fact("BatchNorm buffer {}")
+    input: Any = fact("the gradient of the input of a frozen unit")
 
 
 def _noisy(seed: int) -> tuple[nn.Module, list[nn.Module]]:
@@ -140,30 +93,38 @@ def _two_inputs(seed: int, rank: int) -> tuple[nn.Module, torch.Tensor]:
     return freeze(nn.Bilinear(4, 4, 3), "all"), batch("", seed, 0, rank)[0].requires_grad_()
 
 
-def _drive_noisy(rank: int, world_size: int, unit_class: Any, seed: int) -> dict:
-    module, units = _noisy(seed)
-    units = [unit_class(unit) for unit in units]
-    x, y = batch("", seed, 0, rank, count=8)
-    torch.manual_seed(seed + rank)
+def _drive_noisy(rank: int, world_size: int, unit_class: Any, seed: int) -> Noisy:
+    """Without a unit class: the plain module's. The ranks have the same batch and the same dropout."""
+    module, parts = _noisy(seed)
+    units = [unit_class(unit) if unit_class else unit for unit in parts]
+    x, y = batch("", seed, 0, 0, count=8)
+    torch.manual_seed(seed)
     (module(x) - y).square().mean().backward()
     frozen, leaf = _two_inputs(seed, rank)
-    unit_class(frozen)
+    if unit_class:
+        unit_class(frozen)
     frozen(leaf, leaf * 2).square().sum().backward()
-    return {
-        "gradients": [as_numpy(unit.shard.grad) for unit in units],
-        "buffers": [as_numpy(b) for b in module.buffers()],
-        "input": as_numpy(leaf.grad),
-    }
+    buffers = [as_numpy(b) for b in module.buffers()]
+    if unit_class:
+        return Noisy([g / (g.norm() or 1) for g in (unit.shard.grad for unit in units)], buffers, leaf.grad)
+    whole = [torch.cat([p.grad.reshape(-1) for p in unit.parameters()]) for unit in units]
+    pieces = [nn.functional.pad(g, (0, -len(g) % world_size)).view(world_size, -1)[rank] for g in whole]
+    return Noisy([g / (g.norm() or 1) for g in pieces], buffers, leaf.grad)
 
 
-@check("09-ex3-backward", points=3)
-def shards_get_the_mean_gradient(TrainableUnit, *, rng):
-    """After backward() each shard has its piece of the mean gradient, and no rank sent more than allowed."""
-    for n, models in PLAN.items():
-        trainings = [Training(MODELS[k], "SGD with momentum", inputs.seed(rng), steps=2) for k in models]
-        trainings[0].halves = True
-        if n == 3:
-            bf16 = {"steps": 1, "dtype": "bfloat16"}
-            trainings += [Training(MODELS[k], "SGD with momentum", inputs.seed(rng), **bf16) for k in (0, 2)]
-        for training in trainings:
-            yield steps_of(TrainableUnit, training, n, bare=True)
+def _noisy_cases(unit_class: Any, seed: int, n: int) -> Iterator[Case]:
+    expect = []
+    for rank in range(n):
+        want = _drive_noisy(rank, n, None, seed)
+        numbers = [
+            [close(as_numpy(torch.as_tensor(one)), 1e-5, 1e-6) for one in of] for of in (want.directions, want.buffers)
+        ]
+        expect.append(Noisy(*numbers, close(as_numpy(want.input), 1e-5)))
+    yield Case("dropout and BatchNorm, and a frozen unit of two inputs", n, _drive_noisy, (unit_class, seed), expect)
+
+
+@check(BACKWARD, points=0.25)
+def one_forward_is_seen(TrainableUnit, *, rng):
+    """Dropout and BatchNorm see one forward and its own backward, and inputs get their own rank's gradient."""
+    for n in (2, 3):
+        yield from _noisy_cases(TrainableUnit, inputs.seed(rng), n)

@@ -2,110 +2,110 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import nn
 
+from autograder.checking.cases import Case, at_most, close, fact
 from autograder.checking.check import check
-from autograder.checking.expect import ceil_div, count_of_ranks, expect_close, expect_equal, fail
+from autograder.checking.expect import ceil_div
 from autograder.checking.inputs import eighths
-from autograder.checking.stage import run_ranks
-from autograder.checks.fsdp.models import address, as_numpy, padded
+from autograder.checks.fsdp.models import padded
 
-SHAPES: dict[str, list[tuple[int, ...]]] = {
-    "tensors of 12, 1 and 5 numbers": [(3, 4), (), (5,)],
-    "a transposed matrix of 6": [(3, 2)],
-    "one number": [(1,)],
-    "an empty tensor and 2 numbers": [(0, 3), (2,)],
-    "no tensors": [],
-}
-VECTORS: dict[str, tuple[list[int], str]] = {
-    "vectors of 7 and 4 numbers": ([7, 4], "float32"),
-    "vectors of 5 and 8 numbers in bf16": ([5, 8], "bfloat16"),
-    "three vectors, one empty": ([2, 0, 6], "float32"),
-    "one vector of 10 numbers": ([10], "float32"),
-    "only empty vectors": ([0, 0], "float32"),
-}
+CUT = "09-ex1-cut"
 
 
-def _drive_cut(rank: int, world_size: int, cut: Any, gather: Any, arrays: dict, vectors: dict) -> tuple[dict, dict]:
-    pieces, wholes = {}, {}
-    dist.barrier()
-    for case, parts in arrays.items():
-        tensors = [
-            nn.Parameter(torch.tensor(a).t().contiguous().t() if "transposed" in case else torch.tensor(a))
-            for a in parts
-        ]
-        shard = cut(tensors)
-        kept = all(np.array_equal(as_numpy(t), a) for t, a in zip(tensors, parts, strict=True))
-        shares = any(address(shard) == address(t) for t in tensors if t.numel())
-        pieces[case] = {
-            "shard": as_numpy(shard),
-            "kind": f"{str(shard.dtype)[6:]}{', requires a gradient' if shard.requires_grad else ''}",
-            "bytes": shard.untyped_storage().nbytes() - 4 * shard.numel(),
-            "kept": kept and not shares,
-        }
-    for case, (whole, dtype) in vectors.items():
-        mine = [torch.tensor(padded(w, world_size).reshape(world_size, -1)[rank] if len(w) else w) for w in whole]
-        shards = [nn.Parameter(mine[0]), *mine[1:]]
-        dist.barrier()
-        got = gather(shards, [len(w) for w in whole], *([getattr(torch, dtype)] if dtype != "float32" else []))
-        owners = {address(t) for t in shards if t.numel()}
-        addresses = [address(t) for t in got if t.numel()]
-        wholes[case] = {
-            "whole": [as_numpy(t) for t in got],
-            "kind": sorted({f"{str(t.dtype)[6:]}{', requires a gradient' if t.requires_grad else ''}" for t in got}),
-            "shared": any(at in owners for at in addresses),
-            "together": len(set(addresses)) < len(addresses),
-        }
-    dist.barrier()
-    return pieces, wholes
+@dataclass
+class Piece:
+    """What cut returned."""
+
+    shard: Any = fact("the shard")
+    gradient: bool = fact("the shard's requires_grad")
+    besides: int = fact("the number of bytes that the shard keeps alive besides its own")
 
 
-@check("09-ex1-cut", points=3)
-def cut_and_gather_are_inverse(cut, gather, *, rng):
-    """`cut` copies a padded piece for each rank; `gather` brings the whole vectors back, with one all-gather."""
-    arrays = {case: [eighths(rng, shape, limit=128) for shape in shapes] for case, shapes in SHAPES.items()}
-    vectors = {case: ([eighths(rng, n, limit=128) for n in numels], dtype) for case, (numels, dtype) in VECTORS.items()}
-    for world_size in (3, 1, 5):
-        results = run_ranks(_drive_cut, world_size, (cut, gather, arrays, vectors))
-        for name, parts in arrays.items():
-            flat = np.concatenate([np.zeros(0, np.float32), *(a.reshape(-1) for a in parts)])
-            case, size = f"{count_of_ranks(world_size)}, {name}", ceil_div(len(flat), world_size)
-            for rank, (pieces, _) in enumerate(results):
-                got, want = pieces[name], padded(flat, world_size)[rank * size : (rank + 1) * size]
-                expect_close(f"{case}, rank {rank}", got["shard"], want, what="the shard", rtol=0.0)
-                expect_equal(case, got["kind"], "float32", what=f"the kind of the shard on rank {rank}")
-                if got["bytes"] > 0:
-                    fail(f"rank {rank}'s shard keeps {got['bytes']} bytes alive besides its own", case, got["bytes"])
-                if not got["kept"]:
-                    fail("cut changed its tensors or shares their memory", case, "shares")
-        calls = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
-        for rank, parts in enumerate(calls):
-            if any(m.bytes for m in parts[1]):
-                fail(f"cut sent a message on rank {rank}", count_of_ranks(world_size), [m.call for m in parts[1]])
-        for number, (name, (whole, dtype)) in enumerate(vectors.items()):
-            case, itemsize = f"{count_of_ranks(world_size)}, {name}", 2 if dtype == "bfloat16" else 4
-            for rank, (_, wholes) in enumerate(results):
-                got = wholes[name]
-                lengths = [len(w) for w in got["whole"]]
-                what = f"the list of the lengths that rank {rank} gathered"
-                expect_equal(case, lengths, [len(w) for w in whole], what=what)
-                for index, want in enumerate(whole):
-                    what = f"the whole vector {index} on rank {rank}"
-                    expect_close(case, got["whole"][index], want, what=what, rtol=0.0)
-                expect_equal(case, got["kind"], [dtype], what=f"the list of the kinds that rank {rank} gathered")
-                if got["shared"]:
-                    fail(f"a vector that rank {rank} gathered shares its memory with a shard", case, "shared")
-                if got["together"]:
-                    fail(f"two of the vectors that rank {rank} gathered share one memory", case, "together")
-                sent = [(m.call, m.bytes) for m in calls[rank][2 + number] if m.bytes]
-                limit = sum(ceil_div(len(w), world_size) for w in whole) * itemsize
-                if wrong := wrong_gathers(rank, sent, [limit], world_size):
-                    fail(wrong, case, sent)
+def _drive_cut(rank: int, world_size: int, cut: Any, arrays: list, turned: bool) -> Piece:
+    """turned: matrices lie in memory column by column."""
+    tensors = [torch.tensor(a) for a in arrays]
+    shard = cut([nn.Parameter(t.t().contiguous().t() if turned else t) for t in tensors])
+    return Piece(shard.detach().clone(), shard.requires_grad, shard.untyped_storage().nbytes() - 4 * shard.numel())
+
+
+def _cut_case(cut: Any, arrays: list, n: int, name: str, **expected: Any) -> Case:
+    """expected: of the shard, if not its numbers."""
+    flat = np.concatenate([np.zeros(0, np.float32), *(a.reshape(-1) for a in arrays)])
+    pieces = padded(flat, n).reshape(n, -1)
+    expect = [Piece(**(expected or {"shard": close(piece, dtype="float32")})) for piece in pieces]
+    return Case(name, n, _drive_cut, (cut, arrays, "transposed" in name), expect)
+
+
+@check(CUT, points=0.75)
+def shards_are_pieces_of_the_padded_vector(cut, *, rng):
+    """Each rank gets its piece of the padded flat vector."""
+    for n in (1, 2, 3, 5):
+        size = int(rng.integers(3, 9))
+        for name, shapes in (("tensors", [(3, 4), (), (size,)]), ("a transposed matrix", [(3, size)])):
+            yield _cut_case(cut, [eighths(rng, shape) for shape in shapes], n, f"{name} of shapes {shapes}")
+
+
+@check(CUT, points=0.25)
+def shards_may_be_empty_or_padding(cut, *, rng):
+    """An empty list gives empty shards, and with fewer numbers than ranks some shards are padding alone."""
+    for n in (2, 4, 5):
+        yield _cut_case(cut, [eighths(rng, (n - 1,))], n, f"{n - 1} numbers")
+        yield _cut_case(cut, [], n, "an empty list")
+
+
+@check(CUT, points=0.25)
+def a_shard_is_a_copy_without_gradient(cut, *, rng):
+    """The shard keeps no other memory alive, and no gradient."""
+    for n in (2, 3):
+        arrays = [eighths(rng, (int(rng.integers(3, 9)), 4))]
+        yield _cut_case(cut, arrays, n, f"{arrays[0].size} numbers", gradient=False, besides=at_most(0))
+
+
+@dataclass
+class Gathered:
+    """What gather returned."""
+
+    whole: list[Any] = fact("the whole vector {}")
+
+
+def _drive_gather(rank: int, world_size: int, gather: Any, pieces: list, numels: list, dtype: str) -> Gathered:
+    """pieces[i][rank]: the rank's shard of vector i."""
+    shards = [nn.Parameter(torch.tensor(of_ranks[rank])) for of_ranks in pieces]
+    whole = gather(shards, numels, *([getattr(torch, dtype)] if dtype != "float32" else []))
+    return Gathered([one.detach().clone() for one in whole])
+
+
+def _gather_case(gather: Any, rng: np.random.Generator, numels: list[int], n: int, dtype: str, judged: bool) -> Case:
+    vectors = [eighths(rng, numel) for numel in numels]
+    pieces = [padded(vector, n).reshape(n, -1) for vector in vectors]
+    sends = [("all_gather", sum(ceil_div(numel, n) for numel in numels) * (4 if dtype == "float32" else 2))]
+    expect = [Gathered([close(vector, dtype=dtype if judged else "") for vector in vectors])] * n
+    args = (gather, pieces, numels, dtype)
+    name = f"vectors of {numels} numbers, in {dtype}"
+    return Case(name, n, _drive_gather, args, expect, sends=sends if judged else None)
+
+
+@check(CUT, points=1.25)
+def gather_brings_the_vectors_back(gather, *, rng):
+    """Every rank gets the whole vectors, without their padding."""
+    for n in (3, 1, 5, 2):
+        for numels in ([int(rng.integers(6, 12)), 4], [10], [2, 0, int(rng.integers(5, 9))]):
+            yield _gather_case(gather, rng, numels, n, "float32", judged=False)
+
+
+@check(CUT, points=0.5)
+def one_gather_brings_all_vectors(gather, *, rng):
+    """There is one all-gather for all vectors, whose numbers travel in the dtype that was asked for."""
+    for n in (3, 2):
+        numels = [int(rng.integers(6, 12)), int(rng.integers(3, 6))]
+        for dtype in ("float32", "bfloat16"):
+            yield _gather_case(gather, rng, numels, n, dtype, judged=True)
 
 
 def wrong_gathers(rank: int, sent: list[tuple[str, int]], allowed: list[int], world_size: int) -> str:

@@ -1,4 +1,4 @@
-"""Exercise 7: shards within a group of ranks, copies between groups."""
+"""Exercise 7: shards within a group of ranks, copies between groups, and whether these agree."""
 
 from __future__ import annotations
 
@@ -9,153 +9,187 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.check import REFUSALS, check
-from autograder.checking.expect import caught, ceil_div, collective, count_of_ranks, each_rank
+from autograder.checking.cases import Case, close, fact
+from autograder.checking.check import check
+from autograder.checking.expect import ceil_div, collective
 from autograder.checking.inputs import eighths
-from autograder.checking.stage import run_ranks
+from autograder.checks.fsdp.models import padded
 
 HYBRID = "09-ex7-hybrid"
 #: (ranks, size): shard groups and copy groups of different sizes; shards on one rank, and on all.
 WORLDS = ((6, 2), (6, 3), (4, 1), (3, 3), (1, 1))
 
 
+def _lists(world_size: int, size: int) -> tuple[list[list[int]], list[list[int]]]:
+    """The members of each shard group, and of each copy group."""
+    table = np.arange(world_size).reshape(-1, size)
+    return table.tolist(), table.T.tolist()
+
+
+def _own(rank: int, world_size: int, size: int) -> list[list[int]]:
+    """The members of the rank's shard group, and of its copy group."""
+    return [next(one for one in lists if rank in one) for lists in _lists(world_size, size)]
+
+
 @dataclass
-class Gradients:
-    """The flat gradients of a unit, one a rank: multiples of 1/8, so that their sums are exact."""
+class Members:
+    """The groups of a rank."""
 
-    name: str
-    of: list[np.ndarray]
-
-
-def _cases(rng: np.random.Generator, world_size: int, size: int) -> list[Gradients]:
-    """Lengths that `size` divides, that it does not, and that are smaller than it."""
-    where = f"{count_of_ranks(world_size)}, size = {size}"
-    lengths = {2 * size, 5 * size + 1, max(1, size - 1), int(rng.integers(6, 40))}
-    return [
-        Gradients(f"{where}, {length} numbers", [eighths(rng, (length,), limit=64) for _ in range(world_size)])
-        for length in sorted(lengths)
-    ]
+    shard: list[int] = fact("the list of members of the shard group")
+    copy: list[int] = fact("the list of members of the copy group")
 
 
-def _members(rank: int, world_size: int, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ranks of this rank's shard group, and of its copy group."""
-    first = rank // size * size
-    return tuple(range(first, first + size)), tuple(range(rank % size, world_size, size))
-
-
-def _drive(rank: int, world_size: int, functions: tuple, size: int, cases: list[Gradients]) -> dict[str, Any]:
-    """Inside a rank: the groups, and each gradient reduced between barriers."""
-    make, reduce = functions
+def _drive_groups(rank: int, world_size: int, make: Any, size: int) -> Members:
     shard_group, copy_group = make(size)
-    members = [sorted(dist.get_process_group_ranks(group)) for group in (shard_group, copy_group)]
-    seen = []
-    for case in cases:
-        gradient = torch.tensor(case.of[rank], dtype=torch.float32)
-        before = gradient.clone()
-        dist.barrier()
-        shard = reduce(gradient, shard_group, copy_group)
-        seen.append((shard.detach().numpy().copy(), str(shard.dtype)[6:], bool(torch.equal(gradient, before))))
-    dist.barrier()
-    return {"members": members, "seen": seen}
-
-
-def _shard(case: Gradients, rank: int, size: int) -> np.ndarray:
-    """This rank's piece of the mean over all ranks, padded with zeros."""
-    mean = np.mean([one.astype(np.float64) for one in case.of], axis=0)
-    length = ceil_div(len(mean), size)
-    padded = np.concatenate([mean, np.zeros(size * length - len(mean))])
-    return padded[rank % size * length :][:length]
-
-
-@check(HYBRID, points=1)
-def hybrid_shards_are_the_mean_over_all_ranks(hybrid_groups, hybrid_reduce, *, rng):
-    """Groups are right, and each rank gets its shard of the mean over all ranks; the given gradient is not changed."""
-    for world_size, size in WORLDS:
-        cases = _cases(rng, world_size, size)
-        results = run_ranks(_drive, world_size, ((hybrid_groups, hybrid_reduce), size, cases))
-        where = f"{count_of_ranks(world_size)}, size = {size}"
-        for rank, mine in each_rank(where, results, evidence=lambda one: one["members"]):
-            inside, across = _members(rank.rank, world_size, size)
-            rank.expect_equal(mine["members"][0], list(inside), what="the list of members of its shard group")
-            rank.expect_equal(mine["members"][1], list(across), what="the list of members of its copy group")
-        for number, case in enumerate(cases):
-            _expect_shards(case, size, [mine["seen"][number] for mine in results])
-
-
-def _expect_shards(case: Gradients, size: int, outcomes: list) -> None:
-    """Each rank got its shard of the mean, and its gradient stays as it was."""
-    for rank, (got, dtype, same) in each_rank(case.name, outcomes, evidence=lambda one: one[0]):
-        rank.expect_equal(dtype, "float32", what="the dtype of the shard")
-        rank.expect_close(got.astype(float), _shard(case, rank.rank, size), what="the shard", rtol=1e-6, atol=1e-6)
-        rank.expect(same, "gradient was changed in place")
+    return Members(*(sorted(dist.get_process_group_ranks(group)) for group in (shard_group, copy_group)))
 
 
 @check(HYBRID, points=0.5)
-def only_shards_pass_between_copies(hybrid_groups, hybrid_reduce, *, rng):
-    """One reduce-scatter of the padded gradient over the shard group, then one all-reduce of the shard, no more."""
-    for world_size, size in WORLDS[:2]:
-        cases = _cases(rng, world_size, size)
-        results = run_ranks(_drive, world_size, ((hybrid_groups, hybrid_reduce), size, cases))
-        parts = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
-        for number, case in enumerate(cases):
-            calls = [[(collective(m.call), m.bytes, m.group) for m in mine[number + 1]] for mine in parts]
-            each = 4 * ceil_div(len(case.of[0]), size)
-            for rank, mine in each_rank(
-                case.name, calls, evidence=lambda one: [[kind, count, list(group or ())] for kind, count, group in one]
-            ):
-                inside, across = _members(rank.rank, world_size, size)
-                names = {inside: "the shard group", across: "the copy group"}
-                got = [
-                    f"{kind} of {nbytes} bytes over {names.get(where, 'other ranks')}" for kind, nbytes, where in mine
-                ]
-                want = [
-                    f"reduce_scatter of {size * each} bytes over the shard group",
-                    f"all_reduce of {each} bytes over the copy group",
-                ]
-                rank.expect_equal(got, want, what="the list of collectives")
-            _expect_shards(case, size, [mine["seen"][number] for mine in results])
+def groups_are_neighbors_and_copies(hybrid_groups, *, rng):
+    """Shard groups are consecutive ranks; a copy group has the same place in each of them."""
+    for n, size in rng.permutation((*WORLDS, (4, 2))).tolist():
+        expect = [Members(*_own(rank, n, size)) for rank in range(n)]
+        yield Case(f"size = {size}", n, _drive_groups, (hybrid_groups, size), expect)
 
 
-def _drive_sizes(rank: int, world_size: int, make: Any, sizes: list[int]) -> list[str]:
-    """Inside a rank: what is wrong with what was raised for each size, "" for nothing.
+@dataclass
+class Reduced:
+    """What hybrid_reduce returned."""
 
-    No group is really made: it would wait for ranks on which an answer has raised.
-    """
-    said, made, original = [], [], dist.new_group
-
-    def new_group(*args: Any, **kwargs: Any) -> Any:
-        made.append(args)
-        return dist.group.WORLD
-
-    dist.new_group = new_group
-    try:
-        for size in sizes:
-            made.clear()
-            kind, text = caught(make, size)
-            if world_size % max(size, 1) or size < 1:
-                said.append(_refusal(kind, text, bool(made)))
-            else:
-                said.append(kind and f"raised {kind}: {text}")
-    finally:
-        dist.new_group = original
-    return said
+    shard: Any = fact("the shard")
+    direction: Any = fact("the shard, with all shards together scaled to length 1,")
 
 
-def _refusal(kind: str, text: str, too_late: bool) -> str:
-    """What is wrong with an error, by its name and text; "" for a ValueError in time that names size."""
-    if kind != "ValueError":
-        return f"raised {kind}: {text}" if kind else "raised nothing"
-    if too_late:
-        return "raised a ValueError after a group was made"
-    return "" if "size" in text else f"raised a ValueError that does not name size: {text}"
+def _drive_reduce(rank: int, world_size: int, reduce: Any, size: int, gradients: list) -> Reduced:
+    """With groups that are made here: those of the student are judged by themselves."""
+    mine = []
+    for lists in _lists(world_size, size):
+        groups = [(one, dist.new_group(one)) for one in lists]
+        mine.append(next(group for one, group in groups if rank in one))
+    return Reduced(reduce(torch.tensor(gradients[rank]), *mine).detach().clone())
 
 
-@check(HYBRID, points=0.5, fixed=REFUSALS)
-def sizes_that_do_not_divide_are_refused(hybrid_groups):
-    """A `size` below 1, or that does not divide the ranks, is a ValueError that names it, before any group is made."""
-    sizes = [3, 0, 4, -2, 8]
-    results = run_ranks(_drive_sizes, 4, (hybrid_groups, sizes))
-    for number, size in enumerate(sizes):
-        for rank, mine in each_rank(f"4 ranks, size = {size}", results, evidence=lambda one, n=number: one[n]):
-            wanted = "no error" if size == 4 else "a ValueError that names size"
-            rank.expect(not mine[number], f"hybrid_groups {mine[number]}, expected {wanted}")
+def _scaled(returned: list[Reduced]) -> list[Reduced]:
+    length = sum(one.shard.double().square().sum().item() for one in returned) ** 0.5 or 1.0
+    return [Reduced(one.shard, one.shard.double() / length) for one in returned]
+
+
+def _reduce_case(reduce: Any, rng: np.random.Generator, n: int, size: int, numel: int, mean=False, judge=None) -> Case:
+    """The shards are those of the mean, or, if that is not asked for, of a multiple of it."""
+    gradients = [eighths(rng, (numel,), limit=64) for _ in range(n)]
+    whole = padded(np.mean([one.astype(np.float64) for one in gradients], axis=0), size).reshape(size, -1)
+    length = np.linalg.norm(np.tile(whole, (n // size, 1))) or 1.0
+    expect = [
+        Reduced(close(whole[rank % size], 1e-6, 1e-6, "float32"))
+        if mean
+        else Reduced(direction=close(whole[rank % size] / length, 1e-5))
+        for rank in range(n)
+    ]
+    name, args = f"size = {size}, {numel} numbers", (reduce, size, gradients)
+    return Case(name, n, _drive_reduce, args, expect, judge=judge, sees=_scaled)
+
+
+@check(HYBRID, points=0.75)
+def shards_come_from_all_ranks(hybrid_reduce, *, rng):
+    """Each rank gets its shard of the sum over all ranks, up to a common factor."""
+    for n, size in WORLDS:
+        yield _reduce_case(hybrid_reduce, rng, n, size, size * int(rng.integers(2, 7)))
+
+
+@check(HYBRID, points=0.25)
+def the_shards_are_means(hybrid_reduce, *, rng):
+    """The factor is that of the mean over all ranks."""
+    for n, size in ((6, 2), (6, 3)):
+        yield _reduce_case(hybrid_reduce, rng, n, size, size * int(rng.integers(2, 7)), mean=True)
+
+
+@check(HYBRID, points=0.25)
+def shards_are_padded_with_zeros(hybrid_reduce, *, rng):
+    """Where `size` does not divide the gradient, the last shard ends with zeros."""
+    for n, size in ((6, 2), (6, 3)):
+        yield _reduce_case(hybrid_reduce, rng, n, size, size * int(rng.integers(2, 7)) + 1)
+
+
+def _one_of_each(n: int, size: int, numel: int) -> Any:
+    """A judge: one reduce-scatter over the shard group, then one all-reduce over the copy group."""
+    each = 4 * ceil_div(numel, size)
+
+    def judge(rank: int, parts: list) -> str:
+        names = dict(zip(map(tuple, _own(rank, n, size)), ("the shard group", "the copy group"), strict=True))
+        sent = [
+            f"{collective(m.call)} of {m.bytes} bytes over {names.get(tuple(sorted(m.group)), 'other ranks')}"
+            for part in parts
+            for m in part
+        ]
+        want = [f"reduce_scatter of {size * each} bytes over the shard group"]
+        want += [f"all_reduce of {each} bytes over the copy group"]
+        if sent == want:
+            return ""
+        return f"rank {rank} makes {', then '.join(sent) or 'no collective'}; expected {', then '.join(want)}"
+
+    return judge
+
+
+@check(HYBRID, points=0.25)
+def only_shards_pass_between_copies(hybrid_reduce, *, rng):
+    """There is one reduce-scatter of the padded gradient over the shard group, then one all-reduce of the shard."""
+    for n, size in ((6, 2), (6, 3)):
+        numel = size * int(rng.integers(2, 7))
+        yield _reduce_case(hybrid_reduce, rng, n, size, numel, judge=_one_of_each(n, size, numel))
+
+
+# ---- do copies agree? ----
+
+
+@dataclass
+class Judged:
+    """What copies_agree returned."""
+
+    agree: bool = fact("what it returns")
+
+
+def _drive_copies(rank: int, world_size: int, agree: Any, shards: list) -> Judged:
+    return Judged(agree(torch.tensor(shards[rank]), dist.group.WORLD))
+
+
+def _copies_case(agree: Any, shards: list[np.ndarray], name: str, on: int | None = None, judge: Any = None) -> Case:
+    """on: the only rank whose answer counts."""
+    n, same = len(shards), all(one.tobytes() == shards[0].tobytes() for one in shards)
+    expect = [Judged(same) if on in (None, rank) else Judged() for rank in range(n)]
+    return Case(name, n, _drive_copies, (agree, shards), expect, judge=judge)
+
+
+@check(HYBRID, points=0.5)
+def copies_of_other_numbers_do_not_agree(copies_agree, *, rng):
+    """Equal shards agree, and a shard with other numbers, on whichever rank, does not; all ranks say the same."""
+    for n in (2, 3, 4):
+        shard = eighths(rng, (int(rng.integers(5, 40)),))
+        yield _copies_case(copies_agree, [shard] * n, "equal shards")
+        for other in range(n):
+            shards = [shard + np.float32(rank == other) for rank in range(n)]
+            yield _copies_case(copies_agree, shards, f"rank {other}'s is larger by 1")
+
+
+@check(HYBRID, points=0.25)
+def a_single_bit_is_noticed(copies_agree, *, rng):
+    """A rank whose shard has two numbers exchanged, or differs in one number's last bit, says no."""
+    for n in (2, 3):
+        shard = rng.permutation(np.arange(1, 30, dtype=np.float32))
+        exchanged, rounded = shard[[1, 0, *range(2, 29)]], shard.copy()
+        rounded[3] = np.nextafter(rounded[3], np.float32(100))
+        for name, changed in (("two numbers are exchanged", exchanged), ("a number differs in its last bit", rounded)):
+            yield _copies_case(copies_agree, [shard] * (n - 1) + [changed], f"on the last rank {name}", on=n - 1)
+
+
+def _few_bytes(rank: int, parts: list) -> str:
+    """What is wrong if a rank puts more than 16 bytes into its collectives."""
+    sent = sum(m.bytes for part in parts for m in part)
+    return f"rank {rank} puts {sent} bytes into its collectives, expected at most 16" if sent > 16 else ""
+
+
+@check(HYBRID, points=0.25)
+def a_comparison_sends_sixteen_bytes(copies_agree, *, rng):
+    """A rank puts at most 16 bytes into its collectives."""
+    for n in (2, 4):
+        shard = eighths(rng, (int(rng.integers(50, 90)),))
+        yield _copies_case(copies_agree, [shard] * n, f"equal shards of {len(shard)} numbers", judge=_few_bytes)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gc
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.expect import count_of_ranks, fail
+from autograder.checking.cases import ANYTHING, Case, at_most, close, fact
 from autograder.checking.instruments.memory import LiveBytes, Resident
-from autograder.checking.stage import run_ranks
+from autograder.checks.fsdp.models import flat, padded
 
 UNITS, WIDTH = 16, 64
 UNIT_BYTES = 4 * WIDTH * WIDTH
@@ -41,7 +43,16 @@ class _Factors(nn.Sequential):
         return x
 
 
-def stack(frozen: bool, pairs: bool, factors: bool = False) -> nn.Sequential:
+#: For the cases of the memory: are all but two units frozen, are units pairs of layers, do they have two inputs?
+STACKS = {
+    "units": (False, False, False),
+    "units of two layers,": (False, True, False),
+    "units, 14 frozen": (True, False, False),
+    "units of two inputs, 14 frozen": (True, False, True),
+}
+
+
+def stack(frozen: bool = False, pairs: bool = False, factors: bool = False) -> nn.Sequential:
     """Units of one layer, or of two: then the second one's weight begins in the middle of the flat vector.
 
     factors: of layers with two inputs, of which one requires no gradient.
@@ -91,47 +102,102 @@ class UnitMeter:
         return self._units(self.live.peak) if self.live else 0.0
 
     def _units(self, nbytes: int) -> float:
-        return (nbytes - self.before) / UNIT_BYTES
+        return round((nbytes - self.before) / UNIT_BYTES, 2)
+
+
+@dataclass
+class Alive:
+    """A step of a stack: what it computes, so that nobody passes who does nothing, and what is alive, in S.
+
+    Which bounds are broken is evidence, and not by how much: a thread may hold one tensor for longer.
+    """
+
+    loss: Any = fact("the loss")
+    direction: list[Any] = fact("the gradient of shard {}, scaled to length 1,")
+    peak: float = fact("the S alive at the peak besides the shards and their gradients", seen=lambda s: s > 8)
+    between: float = fact("the S alive between forward and backward besides the shards", seen=lambda s: s > 2)
+    after: float = fact("the S alive after backward besides the shards and their gradients", seen=lambda s: s > 0.9)
+
+
+def _drive_step(rank: int, world_size: int, unit_class: Any, kind: tuple, room: int, link: Any) -> Alive:
+    model, x = stack(*kind), torch.randn(1, WIDTH)
+    trained = sum(p.requires_grad for p in model.parameters()) / (2 if kind[1] else 1) / world_size
+    units = [unit_class(layer) for layer in model]
+    if link:
+        link(units)
+    meter = UnitMeter(rank, trained + room)
+    with meter:
+        loss = model(x).square().mean()
+        between = meter.above(2)
+        loss.backward()
+        number = loss.item()
+        del loss
+        after = meter.above(trained + 0.9)
+    gradients = [torch.zeros(1) if unit.shard.grad is None else unit.shard.grad for unit in units]
+    directions = [g / (g.norm() or 1) for g, unit in zip(gradients, units, strict=True) if unit.shard.numel()]
+    return Alive(number, directions, meter.peak - trained, between, after - trained)
+
+
+def freed(unit_class: Any, stacks: list[str], room: int, link: Any = None) -> Iterator[Case]:
+    """On two ranks, stacks of units peak at no more than their gradients and `room` units more, and end without them.
+
+    link: called with the units in the order of the forward.
+    """
+    n = 2
+    for name in stacks:
+        model, x = stack(*STACKS[name]), torch.randn(1, WIDTH)
+        loss = model(x).square().mean()
+        loss.backward()
+        grads = [flat(p.grad for p in unit.parameters() if p.requires_grad) for unit in model]
+        pieces = [padded(grad, n).reshape(n, -1) for grad in grads if len(grad)]
+        expect = [
+            Alive(
+                close(loss.item(), rtol=1e-4) if rank == COUNTING else ANYTHING,
+                [close(piece[rank] / (float((piece[rank] ** 2).sum()) ** 0.5 or 1), rtol=1e-3) for piece in pieces],
+                at_most(room, slack=0.05),
+                at_most(2),
+                at_most(0.9),
+            )
+            for rank in range(n)
+        ]
+        args = (unit_class, STACKS[name], room, link)
+        yield Case(f"{UNITS} {name} of S bytes", n, _drive_step, args, expect)
 
 
 # ---- by whatever they are held ----
 
 #: Units of which each stands out in the memory of a process.
 FEW, LARGE = 12, 1024
+#: Units' bytes that a process may have more than what is counted: threads and libraries keep some.
+MORE = 5
+KEPT = "whole parameters are kept, in tensors or elsewhere"
 
 
-def _drive_resident(rank: int, world_size: int, shard: Any, units: bool) -> tuple[float, float]:
-    """How many units' bytes more the process has between forward and backward than before, and after backward."""
+@dataclass
+class Kept:
+    """How many units' bytes more a process has than before."""
+
+    between: float = fact("the S that its process has more between forward and backward", KEPT, lambda s: s > MORE)
+    after: float = fact("the S that its process has more after backward, gradients left out,", KEPT, lambda s: s > MORE)
+
+
+def _drive_resident(rank: int, world_size: int, unit_class: Any) -> Kept:
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(LARGE, LARGE, bias=False) for _ in range(FEW)])
-    sharded = [shard(layer) for layer in model] if units else shard(model, list(model))
+    sharded = [unit_class(layer) for layer in model]
     with torch.no_grad():
         torch.zeros(1, LARGE) @ torch.zeros(LARGE, LARGE)  # prepares what later products need
     dist.all_reduce(torch.zeros(1))
-    size = 4 * LARGE**2
+    size, gradients = 4 * LARGE**2, len(sharded) / world_size
     memory = Resident()
-    loss = (model if units else sharded)(torch.randn(1, LARGE)).square().mean()
+    loss = model(torch.randn(1, LARGE)).square().mean()
     between = memory.above(MORE * size) / size
     loss.backward()
-    return between, memory.above((FEW / world_size + MORE) * size) / size
+    return Kept(round(between, 1), round(memory.above((gradients + MORE) * size) / size - gradients, 1))
 
 
-#: Units' bytes that a process may have more than what is counted: threads and libraries keep some.
-MORE = 5
-
-
-def expect_nothing_kept(subject: Any, units: bool) -> None:
-    """No rank's process holds whole parameters between forward and backward, nor afterwards, in whatever form.
-
-    units: `subject` takes a unit; else a module and its units.
-    """
-    world_size = 2
-    case = f"{count_of_ranks(world_size)}, {FEW} units of S = {4 * LARGE**2 / 1e6:.0f} MB"
-    for rank, (between, after) in enumerate(run_ranks(_drive_resident, world_size, (subject, units))):
-        for more, most, when in (
-            (between, MORE, "between forward and backward"),
-            (after, FEW / world_size + MORE, "after backward"),
-        ):
-            if more > most:
-                text = f"{when} the process of rank {rank} holds {more:.1f} S more than before, expected at most"
-                fail(f"{text} {most:g} S: whole parameters are kept, in tensors or elsewhere", case, ["resident", when])
+def nothing_kept(unit_class: Any) -> Case:
+    """No rank's process holds whole parameters between forward and backward, nor afterwards, in whatever form."""
+    expect = [Kept(at_most(MORE), at_most(MORE))] * 2
+    name = f"{FEW} units of S = {4 * LARGE**2 / 1e6:.0f} MB"
+    return Case(name, 2, _drive_resident, (unit_class,), expect, parts=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -25,46 +25,17 @@ def as_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 class Tied(nn.Module):
-    """A weight that two layers share, and a frozen vector."""
+    """A weight that two layers share, and perhaps a frozen vector."""
 
-    def __init__(self, width: int):
+    def __init__(self, width: int, frozen: bool = True):
         super().__init__()
         self.last = nn.Linear(width, width, bias=False)
         self.first = nn.Linear(width, width)
         self.first.weight = self.last.weight
-        self.gain = nn.Parameter(torch.rand(width), requires_grad=False)
+        self.gain = nn.Parameter(torch.rand(width), requires_grad=not frozen)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(torch.tanh(self.first(x) * self.gain))
-
-
-class _Counted(nn.Sequential):
-    """Counts its forwards in a buffer."""
-
-    def __init__(self, *layers: nn.Module):
-        super().__init__(*layers)
-        self.register_buffer("calls", torch.randint(1000, (), dtype=torch.int16))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return super().forward(x)
-
-
-class Tokens(nn.Module):
-    """Integers in; buffers of several dtypes, one of which is not saved and one of which counts the forwards."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        # With LayerNorm's own ε, four numbers that happen to lie close together make one rounding a hundred.
-        self.start = _Counted(nn.Embedding(9, 4), nn.LayerNorm(4, eps=0.1))
-        self.head = nn.Linear(4, 3)
-        self.register_buffer("scale", torch.rand(3) + 0.5)
-        self.register_buffer("offset", torch.rand(3, dtype=torch.float64), persistent=False)
-        self.register_buffer("shift", torch.rand(3, dtype=torch.float64))
-        self.register_buffer("mask", torch.rand(5) < 0.5)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return (self.head(self.start(tokens)) * self.scale + self.offset + self.shift).float()
 
 
 class Gain(nn.Module):
@@ -108,51 +79,45 @@ class Ends(nn.Module):
 def build(name: str, seed: int) -> tuple[nn.Module, list[nn.Module]]:
     """A small model and its units."""
     torch.manual_seed(seed)
-    if name == "two layers, listed backwards":
+    if name == LAYERS:
         m = nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 3))
-        return m, [m[2], m[1], m[0]]
-    if name == "the whole model as a unit":
+        return m, [m[2], m[0]]
+    if name == ONE_UNIT:
         m = nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True), nn.Linear(3, 3))
         return m, [m]
-    if name == "tied and unused parameters":
-        m = nn.Sequential(Gain(), Tied(4), nn.Linear(4, 3))
+    if name == TIED:
+        m = nn.Sequential(Gain(), Tied(4, frozen=False), nn.Linear(4, 3))
         return m, list(m)
-    if name == "frozen parameters":
+    if name == FROZEN:
         first, last = freeze(nn.Linear(4, 5), "bias"), freeze(nn.Linear(5, 3), "weight")
         m = nn.Sequential(first, nn.Tanh(), freeze(nn.Linear(5, 5), "all"), nn.Tanh(), last)
         return m, [m[2], m[0], m[4]]
-    if name == "fewer elements than ranks":
+    if name == FEW:
         m = nn.Sequential(nn.Linear(4, 1, bias=False), nn.Linear(1, 1), nn.Linear(1, 3, bias=False))
         return m, list(m)
-    if name == "tokens and buffers":
-        m = Tokens()
-        return m, [m.start, m.head]
-    if name == "tokens, and parameters in no unit":
+    if name == ROOT:
         m = Ends()
         return m, [m.blocks[1], m.blocks[0]]
-    if name == "no units":
+    if name == ONLY_ROOT:
         return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)), []
-    if name == "tokens, and an embedding as a unit":
-        m = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
-        return m, [m[0], m[1], m[3]]
-    raise KeyError(name)
+    if name == NORMED:
+        m = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+        return m, [m[0], m[1], m[2]]
+    assert name == TOKENS, name
+    m = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    return m, [m[0], m[1], m[3]]
 
 
-MODELS = (
-    "two layers, listed backwards",
-    "frozen parameters",
-    "tied and unused parameters",
-    "tokens and buffers",
-    "fewer elements than ranks",
-    "the whole model as a unit",
-)
-#: Of these, some parameters or all belong to the root's unit.
-WITH_A_ROOT = ("tokens, and parameters in no unit", "no units")
-OPTIMIZERS: dict[str, Callable] = {
-    "SGD with momentum": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
-    # ε so large that a rounding of a gradient near zero stays one of the step.
-    "Adam": lambda params: torch.optim.Adam(params, lr=0.01, eps=1e-3),
-}
+#: The names of the models.
+LAYERS, ONE_UNIT, TIED = "two layers, listed backwards", "the whole model as a unit", "tied and unused parameters"
+FROZEN, FEW, NORMED = "frozen parameters", "fewer elements than ranks", "layers and BatchNorm"
+ROOT, ONLY_ROOT = "tokens, and parameters in no unit", "no units"
+TOKENS = "tokens, and an embedding as a unit"
+
+
+def optimizer_of(params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """SGD with momentum."""
+    return torch.optim.SGD(params, lr=0.1, momentum=0.9)
 
 
 def batch(model: str, seed: int, step: int, rank: int, count: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
@@ -188,8 +153,3 @@ def padded(vector: np.ndarray, world_size: int) -> np.ndarray:
     full = np.zeros(ceil_div(len(vector), world_size) * world_size, vector.dtype)
     full[: len(vector)] = vector
     return full
-
-
-def address(tensor: torch.Tensor) -> int:
-    """Where a tensor's memory begins."""
-    return tensor.untyped_storage().data_ptr()

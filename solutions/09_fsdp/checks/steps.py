@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,36 +12,33 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.cases import ANYTHING, Case, at_most, close, complaint, fact
+from autograder.checking.cases import ANYTHING, Case, close, complaint, fact
 from autograder.checking.expect import ceil_div
 from autograder.checks.fsdp.cut import wrong_gathers
-from autograder.checks.fsdp.models import ERROR, OPTIMIZERS, as_numpy, batch, build, divide, flat, groups, padded
-
-#: For each number of ranks the models, by their places in MODELS: all where most goes wrong, some elsewhere.
-PLAN = {3: (0, 1, 2, 3, 4, 5), 1: (3, 1), 5: (4,), 2: (0,), 4: (4,)}
+from autograder.checks.fsdp.models import ERROR, as_numpy, batch, build, divide, flat, groups, optimizer_of, padded
 
 
 @dataclass
 class Training:
-    """Some steps of a model. halves: two backwards a step, over halves of the batch."""
+    """Some steps of a model. halves: two backwards per step, over half a batch each. bare: units without a wrapper."""
 
     model: str
-    optimizer: str
     seed: int
-    steps: int = 3
+    steps: int = 2
     halves: bool = False
     dtype: str = "float32"
+    bare: bool = True
 
     @property
     def name(self) -> str:
-        """The model, the optimizer and what is special."""
-        more = [", two backwards a step"] if self.halves else []
+        """The model, and what is special."""
+        more = [", two backwards per step"] if self.halves else []
         more += [f", {self.dtype}"] if self.dtype != "float32" else []
-        return f"{self.model}, {self.optimizer}{''.join(more)}"
+        return f"{self.model}{''.join(more)}"
 
 
 class _Bare:
-    """Units without a wrapper, for the exercise before it."""
+    """Units without a wrapper, for the exercises on units."""
 
     def __init__(self, unit_class: Any, module: nn.Module, units: list[nn.Module], *dtype: torch.dtype):
         self.module, self.units = module, [unit_class(unit, *dtype) for unit in units]
@@ -56,47 +54,34 @@ class _Bare:
 class Built:
     """What a rank has before the first step."""
 
-    frozen: int = fact("the number of frozen numbers in parameters()")
-    buffers: list[str] = fact("the list of the dtypes of the buffers")
-    kinds: list[str] = fact("the list of the trainable shards")
+    sizes: list[int] = fact("the list of the lengths of the trained shards")
 
 
 @dataclass
 class Stepped:
-    """What a rank has after a step, and the gradients with which it was made."""
+    """What a rank has after a step, and the gradients with which it was made. when: "in step 1"."""
 
     when: str
     missing: str = complaint()
-    gradients: list[Any] = fact("the gradient of trainable shard {}")
-    shards: list[Any] = fact("trainable shard {}")
+    gradients: list[Any] = fact("the gradient of trained shard {}")
+    directions: list[Any] = fact("the gradient of trained shard {}, with those of all ranks scaled to length 1,")
+    shards: list[Any] = fact("trained shard {}")
 
 
-@dataclass
-class Ended:
-    """What a rank computes without gradients after the last step."""
-
-    output: Any = fact("the output under no_grad")
-    buffers: list[str] = fact("the list of the dtypes of the buffers at the end")
-    whole: str = complaint()
-
-
-def _drive_steps(rank: int, world_size: int, subject: Any, training: Training, bare: bool, link: Any) -> list[Any]:
-    """Two barriers around each step."""
-    module, units = build(training.model, training.seed + (0 if bare else 7 * rank))
+def _drive_steps(rank: int, world_size: int, subject: Any, training: Training, link: Any) -> list[Any]:
+    """Two barriers around each step. Ranks of a wrapper start from different seeds."""
+    module, units = build(training.model, training.seed + (0 if training.bare else 7 * rank))
     dtype = [getattr(torch, training.dtype)] if training.dtype != "float32" else []
-    wrapped = _Bare(subject, module, units, *dtype) if bare else subject(module, units, *dtype)
+    wrapped = _Bare(subject, module, units, *dtype) if training.bare else subject(module, units, *dtype)
     if link:
         link(wrapped.units)
     params = list(wrapped.parameters())
-    # Empty ones have a check of their own: `only_what_trains_has_a_trainable_shard`.
-    trained = [p for p in params if p.requires_grad and p.numel()]
-    optimizer = OPTIMIZERS[training.optimizer](wrapped.parameters())
-    kinds = [f"{p.dim()}-D {str(p.dtype)[6:]} of {p.numel()}" for p in trained]
-    frozen = sum(p.numel() for p in params if not p.requires_grad)
-    found: list[Any] = [Built(frozen, [str(b.dtype)[6:] for b in module.buffers()], kinds)]
+    trained = [p for p in params if p.requires_grad]
+    optimizer = optimizer_of(trained)
+    found: list[Any] = [Built([p.numel() for p in trained])]
     for step in range(training.steps):
         x, y = batch(training.model, training.seed, step, rank)
-        if bare and x.is_floating_point():
+        if training.bare and x.is_floating_point():
             x = x.to(*dtype) if dtype else x
         parts = [(x, y)] if not training.halves else list(zip(x.chunk(2), y.chunk(2), strict=True))
         dist.barrier()
@@ -104,7 +89,7 @@ def _drive_steps(rank: int, world_size: int, subject: Any, training: Training, b
             loss = (wrapped(part).float() - target).square().mean() / len(parts)
             loss.backward()
         missing = [
-            f"trainable shard {u} has no .grad after backward() in step {step + 1}"
+            f"trained shard {u} has no .grad after backward() in step {step + 1}"
             for u, p in enumerate(trained)
             if p.grad is None
         ]
@@ -112,14 +97,9 @@ def _drive_steps(rank: int, world_size: int, subject: Any, training: Training, b
         optimizer.step()
         dist.barrier()
         shards = [p.detach().clone() for p in trained]
-        found.append(Stepped(f"in step {step + 1}", next(iter(missing), ""), gradients, shards))
+        found.append(Stepped(f"in step {step + 1}", next(iter(missing), ""), gradients, shards=shards))
         optimizer.zero_grad()
-    x, _ = batch(training.model, training.seed, training.steps, 0)
-    with torch.no_grad():
-        output = wrapped(x.to(*dtype) if bare and dtype and x.is_floating_point() else x)
-    left = [u for u, unit in enumerate(wrapped.units) if unit.whole is not None] if bare else []
-    whole = f"after a forward under no_grad, unit {left[0]} is still whole" if left else ""
-    return [*found, Ended(output.clone(), [str(b.dtype)[6:] for b in module.buffers()], whole)]
+    return found
 
 
 def follow(case: Training, world_size: int) -> dict:
@@ -127,7 +107,8 @@ def follow(case: Training, world_size: int) -> dict:
     module, units = build(case.model, case.seed)
     parts = [groups(params) for params in divide(module, units)]
     trained = [p for trainable, _ in parts for p in trainable]
-    optimizer, want = OPTIMIZERS[case.optimizer](trained), {"gradients": [], "shards": []}
+    optimizer = optimizer_of(trained)
+    want: dict[str, Any] = {"gradients": [], "shards": [], "module": module}
     for step in range(case.steps):
         batches = [batch(case.model, case.seed, step, rank) for rank in range(world_size)]
         optimizer.zero_grad()
@@ -141,14 +122,8 @@ def follow(case: Training, world_size: int) -> dict:
         want["gradients"].append([flat(p.grad for p in trainable) for trainable, _ in parts if trainable])
         optimizer.step()
         want["shards"].append([flat(trainable) for trainable, _ in parts if trainable])
-    x, _ = batch(case.model, case.seed, case.steps, 0)
-    if case.dtype == "float32":
-        with torch.no_grad():
-            want["output"] = as_numpy(module(x))
     want["frozen"] = [sum(p.numel() for p in frozen) for _, frozen in parts]
     want["trained"] = [sum(p.numel() for p in trainable) for trainable, _ in parts]
-    want["module"] = module
-    want["buffer dtypes"] = [str(b.dtype)[6:] for b in module.buffers()]
     return want
 
 
@@ -174,52 +149,84 @@ def _sum_of_casts(module: nn.Module, trained: list[nn.Parameter], batches: list)
         p.grad = sums[p] / len(batches)
 
 
-def steps_of(subject: Any, training: Training, n: int, bare: bool, link: Any = None) -> Case:
-    """A training on n ranks follows the plain module, with two all-gathers and a reduce-scatter per unit and backward.
+def _lengths(step: list[Stepped]) -> list[Stepped]:
+    """The facts of all ranks after a step, with the gradients' directions."""
+    squares = sum(np.square(as_numpy(one).astype(float)).sum() for facts in step for one in facts.gradients)
+    length = float(squares) ** 0.5 or 1.0
+    return [
+        Stepped(one.when, one.missing, one.gradients, [g.double() / length for g in one.gradients], one.shards)
+        for one in step
+    ]
 
-    bare: `subject` is the class of a unit, not of a wrapper. link: called with the units.
+
+def _with_directions(returned: list[list[Any]]) -> list[list[Any]]:
+    moments = [_lengths(list(step)) for step in zip(*(of_rank[1:] for of_rank in returned), strict=True)]
+    return [[of_rank[0], *(step[rank] for step in moments)] for rank, of_rank in enumerate(returned)]
+
+
+def steps_of(
+    subject: Any, training: Training, n: int, what: str = "shards", link: Any = None, wire: Callable | None = None
+) -> Case:
+    """A training on n ranks follows the plain module.
+
+    what: is compared after each step: "shards" (and with them "gradients"), "gradients", or "directions" (the gradients
+    up to a common factor). link: is called with the units. wire: (training, the plain module's numbers, n, rank,
+    parts) → what is wrong with what was sent.
     """
     want = follow(training, n)
     sizes = [ceil_div(numel, n) for numel in want["trained"] if numel]
-    frozen = at_most(sum(ceil_div(numel, n) for numel in want["frozen"]))
-    built = Built(frozen, want["buffer dtypes"], [f"1-D float32 of {size}" for size in sizes])
-    gradients, shards = ([_pieces(vectors, n) for vectors in want[what]] for what in ("gradients", "shards"))
-    output = close(want["output"], rtol=5 * ERROR, atol=ERROR) if "output" in want else ANYTHING
-    ended = Ended(output, want["buffer dtypes"], "")
-    steps = list(zip(gradients, shards, strict=True))
-    expect = [[built, *(Stepped("", "", g[rank], s[rank]) for g, s in steps), ended] for rank in range(n)]
-    judge = functools.partial(_wrong_wire, training, want, n, link is not None)
-    args = (subject, training, bare, link)
-    return Case(training.name, n, _drive_steps, args, expect, parts=2 * training.steps + 1, judge=judge)
+    built = Built(sizes if what == "shards" else ANYTHING)
+    steps: list[list[Stepped]] = []
+    for gradients, shards in zip(want["gradients"], want["shards"], strict=True):
+        length = float(np.sqrt(sum(np.square(g.astype(float)).sum() for g in gradients)))
+        pieces, masters = _pieces(gradients, n), _pieces(shards, n)
+        directions = _pieces([g.astype(float) / length for g in gradients], n, dtype="")
+        steps.append(
+            [
+                Stepped(
+                    "",
+                    "",
+                    pieces[rank] if what in ("shards", "gradients") else ANYTHING,
+                    directions[rank] if what == "directions" else ANYTHING,
+                    masters[rank] if what == "shards" else ANYTHING,
+                )
+                for rank in range(n)
+            ]
+        )
+    expect = [[built, *(step[rank] for step in steps)] for rank in range(n)]
+    judge = functools.partial(wire, training, want, n) if wire else None
+    args, parts = (subject, training, link), 2 * training.steps + 1
+    return Case(training.name, n, _drive_steps, args, expect, parts=parts, judge=judge, sees=_with_directions)
 
 
-def _pieces(vectors: list[np.ndarray], n: int) -> list[list[close]]:
+def _pieces(vectors: list[np.ndarray], n: int, dtype: str = "float32") -> list[list[close]]:
     """rank → its pieces of these vectors, each within a bound that is relative to the whole vector."""
     bounds = [ERROR * max(1.0, float(np.max(np.abs(vector), initial=0.0))) for vector in vectors]
     cut = [padded(vector, n).reshape(n, -1) for vector in vectors]
     return [
-        [close(piece[rank], atol=bound, dtype="float32") for piece, bound in zip(cut, bounds, strict=True)]
+        [close(piece[rank], atol=bound, dtype=dtype) for piece, bound in zip(cut, bounds, strict=True)]
         for rank in range(n)
     ]
 
 
-def _wrong_wire(training: Training, want: dict, n: int, ahead: bool, rank: int, parts: list) -> str:
-    """In words: what a rank should not have sent in a step, or, if it gathers `ahead`, never waited for; or ""."""
+def only_what_is_needed(training: Training, want: dict, n: int, rank: int, parts: list) -> str:
+    """In words: what a rank sends in a step besides two all-gathers and a reduce-scatter per unit and backward."""
     for part in parts[1::2] if n > 1 else []:
-        sent = [(m.call, m.bytes, m.dtype) for m in part if m.bytes]
+        sent = [(m.call, m.bytes) for m in part if m.bytes]
         times, itemsize = 2 if training.halves else 1, 2 if training.dtype == "bfloat16" else 4
-        reduced = sorted(nbytes for call, nbytes, _ in sent if call.startswith("reduce_scatter"))
+        reduced = sorted(nbytes for call, nbytes in sent if call.startswith("reduce_scatter"))
         expected = sorted(4 * n * ceil_div(numel, n) for numel in want["trained"] if numel for _ in range(times))
         if reduced != expected:
             return f"rank {rank} put {reduced} bytes into its reduce-scatters, expected {expected}"
-        wrong = {dtype for call, _, dtype in sent if call.startswith("reduce_scatter")} - {"torch.float32"}
-        if wrong:
-            return f"rank {rank} reduced gradients as {wrong.pop()}, expected torch.float32"
         pairs = zip(want["trained"], want["frozen"], strict=True)
         units = [(ceil_div(p, n) + ceil_div(f, n)) * itemsize for p, f in pairs]
-        rest = [(call, nbytes) for call, nbytes, _ in sent if not call.startswith("reduce_scatter")]
+        rest = [(call, nbytes) for call, nbytes in sent if not call.startswith("reduce_scatter")]
         if text := wrong_gathers(rank, rest, 2 * times * units, n):
             return text
-    if ahead and any(m.end is None for part in parts for m in part):
-        return f"rank {rank} never waited for an all-gather that it had started"
     return ""
+
+
+def reduced_in_float32(training: Training, want: dict, n: int, rank: int, parts: list) -> str:
+    """In words: that gradients were added up in another dtype."""
+    sent = {m.dtype for part in parts for m in part if m.bytes and "reduce" in m.call} - {"torch.float32"}
+    return f"rank {rank} reduced gradients as {sent.pop()}, expected torch.float32" if sent else ""

@@ -1,289 +1,323 @@
-"""A split layer built, forward and backward in the ranks, and compared with the unsplit one."""
+"""Exercises 3 to 5: split layers, forward and backward in the ranks, beside the unsplit ones in one process."""
 
 from __future__ import annotations
 
-import math
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.expect import count_of_ranks, each_rank, fail
-from autograder.checking.instruments.memory import reachable
-from autograder.checking.stage import run_ranks
-from autograder.checks.tensor.compare import (
-    WORLD_SIZES,
-    as_evidence,
-    as_float64,
-    expect_calls,
-    expect_near,
-    own_part,
-    stretches,
-)
+from autograder.checking.cases import ANYTHING, Case, close, clue, fact
+from autograder.checking.check import check
 
-#: Of the largest entry: a few roundings, in another order of addition than the unsplit block's.
-BOUNDS = {"float32": 5e-6, "float64": 1e-13}
-
-#: What the unsplit modules are called in a message.
-KINDS = {"Linear": "layer", "MLP": "MLP", "Attention": "attention block"}
+WORLD_SIZES = (2, 4, 1)
+#: Of the largest entry: roundings of float32, in another order of addition than the unsplit block's.
+RTOL = 3e-5
 
 
 @dataclass
-class Case:
-    """One unsplit module, its input, and the gradient of its output.
+class Run:
+    """What a rank has after a pass forward and backward through a layer."""
 
-    x and grad are whole; `cut_x` and `cut_grad` say whether each rank gets only its part of the last dimension.
-    forward, backward: the collectives that may be made, kind → numbers put in, without the part for `cut`.
-    axes: parameter → the dimension along which the ranks share it, None for whole, "heads" for qkv.
-    """
-
-    name: str
-    module: nn.Module
-    x: torch.Tensor
-    grad: torch.Tensor
-    axes: dict[str, Any]
-    forward: dict[str, int]
-    backward: dict[str, int]
-    cut_x: bool = False
-    cut_grad: bool = False
-    needs_grad: bool = True
-
-    @property
-    def dtype(self) -> str:
-        """torch's name of the numbers' type."""
-        return str(self.x.dtype).replace("torch.", "")
+    output: Any = fact("the output")
+    x_gradient: Any = fact("the gradient of x")
+    gradients: Any = fact("the gradient of {}")
+    parameters: Any = fact("the number of elements in parameters()", "the layer has its own pieces and nothing else")
+    added: Any = fact("the gradient of {} after add_terms(), minus the sum of the ranks' terms,")
+    terms: Any = clue()
 
 
-@dataclass
-class Refused:
-    """Arguments that must raise a ValueError that names `mentions`."""
-
-    name: str
-    module: nn.Module
-    mentions: str
-
-
-# ---- inside a rank ----
-
-
-def _parameters(module: nn.Module, names: Any) -> dict[str, torch.Tensor | None]:
-    """The parameters of these dotted names."""
-    return {name: attrgetter(name)(module) for name in names}
-
-
-def _drive_layers(rank: int, world_size: int, layer_class: Any, cases: list[Case], wrong: list[Refused]) -> dict:
-    """Inside a rank: every case built, forward, backward, each between barriers; then what must be refused."""
-    seen = [_run(rank, world_size, layer_class, case) for case in cases]
-    return {"seen": seen, "said": [_refusal(layer_class, case) for case in wrong]}
-
-
-def _part(tensor: torch.Tensor, rank: int, world_size: int, cut: bool) -> torch.Tensor:
-    """A copy of a tensor, or of a rank's part of its last dimension."""
-    return (tensor.chunk(world_size, dim=-1)[rank] if cut else tensor).clone(memory_format=torch.contiguous_format)
-
-
-def _run(rank: int, world_size: int, layer_class: Any, case: Case) -> dict:
-    """One case built, forward, backward, each between barriers; what came of it."""
-    before = [p.detach().clone() for p in case.module.parameters()]
-    modules = dict(case.module.named_modules())
-    dist.barrier()
-    layer = layer_class(case.module)
-    parameters = _parameters(layer, case.axes)
-    foreign = _foreign_numbers(layer, case.module)
-    x, grad = _part(case.x, rank, world_size, case.cut_x), _part(case.grad, rank, world_size, case.cut_grad)
-    given = x.clone()
-    x.requires_grad_(case.needs_grad)
-    dist.barrier()
+def _run(
+    rank: int, world_size: int, layer_class: Any, module: nn.Module, xs: list, grads: list, names: list, how: str
+) -> Run:
+    """names: of the parameters whose gradients are wanted. how: what is special about the pass."""
+    layer = layer_class(module)
+    x = torch.tensor(xs[rank], requires_grad=how != "x without a gradient")
     y = layer(x)
-    dist.barrier()
-    loss = (y * grad).sum()
-    loss.backward()
-    dist.barrier()
-    arrays = {"the output": as_float64(y), "the loss": as_float64(loss), "the gradient of x": as_float64(x.grad)}
-    for name, p in parameters.items():
-        arrays[f"{name}"] = as_float64(p)
-        arrays[f"the gradient of {name}"] = as_float64(None if p is None else p.grad)
-    observed = {
-        "arrays": arrays,
-        "x stays": torch.equal(x.detach(), given),
-        "kinds": {name: _kind(p, layer) for name, p in parameters.items() if p is not None},
-        "numel": sum(p.numel() for p in layer.parameters()),
-        "foreign": foreign,
-        "held": _held(layer, modules),
-        "replaced": [name for name, one in modules.items() if one is not dict(case.module.named_modules()).get(name)],
-        "used": [name for name, p in case.module.named_parameters() if p.grad is not None],
-    }
-    with torch.no_grad():
-        for p in layer.parameters():
-            p.add_(1)
-    old = zip(case.module.named_parameters(), before, strict=True)
-    observed["changed"] = [name for (name, p), b in old if p.shape != b.shape or not torch.equal(p.detach(), b)]
-    return observed
+    y.backward(torch.tensor(grads[rank]))
+    terms = {name: attrgetter(name)(layer).grad.clone() for name in names} if how == "add_terms" else {}
+    if terms:
+        layer.add_terms()
+    elements = sum(p.numel() for p in layer.parameters())
+    found = {name: attrgetter(name)(layer).grad for name in names}
+    gradients = {name: None if g is None else g.clone() for name, g in found.items()}
+    return Run(y.detach(), x.grad, gradients, elements, added={}, terms=terms)
 
 
-def _held(layer: nn.Module, unsplit: dict[str, nn.Module]) -> list[str]:
-    """The names of those of the unsplit module's modules that are among a layer's; "" is the unsplit module itself."""
-    own = set(map(id, layer.modules()))
-    return [name for name, module in unsplit.items() if id(module) in own]
-
-
-def _kind(p: Any, layer: nn.Module) -> str:
-    """What is wrong with a parameter, or ""."""
-    if not isinstance(p, nn.Parameter):
-        return f"is a {type(p).__name__}, not an nn.Parameter"
-    if not p.requires_grad:
-        return "does not require a gradient"
-    return "" if any(p is q for q in layer.parameters()) else "is not among the module's parameters()"
-
-
-def _foreign_numbers(layer: nn.Module, unsplit: nn.Module) -> int:
-    """How many numbers of other ranks' pieces are in memory that can be reached from a module.
-
-    The unsplit module's numbers are drawn at random, so they can be recognized.
-    """
-    own, whole = (np.concatenate([as_float64(p).reshape(-1) for p in m.parameters()]) for m in (layer, unsplit))
-    others, found = np.setdiff1d(whole, own), {}
-    for t in filter(torch.is_floating_point, reachable(layer)):
-        found[t.untyped_storage().data_ptr()] = torch.empty(0, dtype=t.dtype).set_(t.untyped_storage())
-    return sum(int(np.isin(as_float64(memory), others).sum()) for memory in found.values())
-
-
-def _refusal(layer_class: Any, case: Refused) -> str:
-    """What a layer did instead of raising the ValueError, or ""."""
-    try:
-        layer_class(case.module)
-    except ValueError as error:
-        return "" if case.mentions in str(error) else f"raised a ValueError that does not name {case.mentions}"
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        return f"raised {type(error).__name__}: {error}"
-    return "raised nothing"
-
-
-# ---- the comparison ----
-
-
-def _oracle(case: Case) -> dict[str, Any]:
-    """Output, loss and gradients of the unsplit module, whole."""
-    module, x = case.module, case.x.clone().requires_grad_()
-    y = module.unsplit(x) if hasattr(module, "unsplit") else module(x)
-    named = {name: p for name, p in _parameters(module, case.axes).items() if p is not None}
-    loss = (y * case.grad).sum()
-    gradients = torch.autograd.grad(loss, [x, *named.values()])
-    whole = {"the output": y, "the loss": loss, "the gradient of x": gradients[0]}
-    for (name, p), gradient in zip(named.items(), gradients[1:], strict=True):
-        whole |= {name: p, f"the gradient of {name}": gradient}
-    return {what: as_float64(t) for what, t in whole.items()}
-
-
-def _piece(array: np.ndarray, axis: Any, rank: int, world_size: int) -> np.ndarray:
-    """This rank's piece of a whole parameter or of its gradient."""
-    if axis is None:
-        return array
-    if axis == "heads":
-        return np.concatenate([own_part(third, rank, world_size, 0) for third in np.split(array, 3)])
-    return own_part(array, rank, world_size, axis)
-
-
-def try_layers(layer_class: Any, make: Callable[[int], tuple[list[Case], list[Refused]]]) -> None:
-    """Run and judge the cases that `make` gives for each world size, and those that must be refused."""
-    for world_size in WORLD_SIZES:
-        cases, wrong = make(world_size)
-        results = run_ranks(_drive_layers, world_size, (layer_class, cases, wrong))
-        calls = stretches(results, world_size, len(cases), 4)
-        for number, case in enumerate(cases):
-            _judge(case, [mine["seen"][number] for mine in results], calls, number)
-        for number, case in enumerate(wrong):
-            said = [mine["said"][number] for mine in results]
-            if any(said):
-                rank = next(rank for rank in range(world_size) if said[rank])
-                text = f"rank {rank} {said[rank]}, expected a ValueError that names {case.mentions}"
-                fail(text, case.name, said)
-
-
-def _judge(case: Case, seen: list[dict], calls: list, number: int) -> None:
-    """One case: the pieces, the numbers, what is held, what was sent."""
-    world_size, whole, bound = len(seen), _oracle(case), BOUNDS[case.dtype]
-    name = f"{count_of_ranks(world_size)}, {case.name}, {case.dtype}"
-
-    def compare(what: str, axis: Any, bound: float, scale: float = -1.0) -> None:
-        got = [mine["arrays"][what] for mine in seen]
-        for rank in range(world_size):
-            expect_near(
-                name, f"{what} on rank {rank}", got, rank, _piece(whole[what], axis, rank, world_size), bound, scale
-            )
-
-    for parameter, axis in case.axes.items():
-        if parameter not in whole:
-            got = [mine["arrays"][parameter] for mine in seen]
-            if any(array is not None for array in got):
-                fail(f"{parameter} should be None: the unsplit layer has none", name, as_evidence(got))
-            continue
-        compare(parameter, axis, 0.0)
-        for rank, mine in enumerate(seen):
-            if mine["kinds"][parameter]:
-                text = f"{parameter} on rank {rank} {mine['kinds'][parameter]}"
-                fail(text, name, [other["kinds"] for other in seen])
-    compare("the output", -1 if case.cut_grad else None, bound, float(np.max(np.abs(whole["the output"]))))
-    if not case.cut_grad:
-        compare("the loss", None, bound, float(np.sum(np.abs(whole["the output"] * as_float64(case.grad)))))
-    if case.needs_grad:
-        compare("the gradient of x", -1 if case.cut_x else None, bound, float(np.abs(whole["the gradient of x"]).max()))
-    for parameter, axis in case.axes.items():
-        if parameter in whole:
-            gradient = f"the gradient of {parameter}"
-            compare(gradient, axis, bound, float(np.max(np.abs(whole[gradient]))))
-    _judge_what_is_held(case, seen, name, whole)
-    directions = (("while it is built", {}), ("in forward", case.forward), ("in backward", case.backward))
-    for part, (when, allowed) in enumerate(directions):
-        expect_calls(name, when, calls, number, part, allowed, case.dtype)
-
-
-def _judge_what_is_held(case: Case, seen: list[dict], name: str, whole: dict[str, np.ndarray]) -> None:
-    """x and the unsplit module stay as they were; a rank has its own pieces and no other."""
-    for rank, mine in each_rank(name, seen, evidence=lambda s: s["numel"]):
-        if not mine["x stays"]:
-            rank.fail("x was changed in place", "x was changed")
-        kind = KINDS[type(case.module).__name__]
-        if mine["replaced"]:
-            text = f"the given {kind} has another {mine['replaced'][0]} than before: leave the caller's block as it is"
-            rank.fail(text, ["replaced", *mine["replaced"]])
-        if mine["held"]:
-            text = f"the module still holds the unsplit {mine['held'][0] or kind}: it must hold its own pieces alone"
-            rank.fail(text, ["held", *mine["held"]])
-        for what, names in (("changed with the module's", mine["changed"]), ("got a gradient", mine["used"])):
-            if names:
-                text = f"the given {kind}'s {' and '.join(names)} {what}: the pieces must be copies, used in its place"
-                rank.fail(text, ["unsplit", mine["changed"], mine["used"]])
-        pieces = [_piece(whole[p], axis, rank.rank, len(seen)) for p, axis in case.axes.items() if p in whole]
-        numel = sum(piece.size for piece in pieces)
-        rank.expect_equal(mine["numel"], numel, what="the number of numbers in parameters()")
-        if mine["foreign"]:
-            text = f"the layer holds {mine['foreign']} numbers of other ranks' pieces, behind a view or in a copy"
-            rank.fail(text, [other["foreign"] for other in seen])
-
-
-# ---- inputs ----
-
-
-FLOAT32, FLOAT64 = torch.float32, torch.float64
-
-
-def draw(rng: np.random.Generator, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """Normal numbers."""
-    return torch.from_numpy(rng.standard_normal(shape)).to(dtype)
-
-
-def fill(rng: np.random.Generator, module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Fresh numbers for every parameter, small enough that no output saturates."""
-    module.to(dtype)
+def filled(rng: np.random.Generator, module: nn.Module) -> nn.Module:
+    """A module with drawn parameters, small enough that no activation saturates."""
     with torch.no_grad():
         for p in module.parameters():
-            p.copy_(draw(rng, *p.shape, dtype=dtype) / (math.sqrt(p.shape[-1]) if p.dim() > 1 else 1))
+            p.copy_(torch.from_numpy(rng.standard_normal(p.shape)) / (p.shape[-1] ** 0.5 if p.dim() > 1 else 1))
     return module
+
+
+def unsplit(module: nn.Module, forward: Callable, x: np.ndarray, grad: np.ndarray) -> tuple:
+    """Output, gradient of x and gradients of the parameters by name, of forward(module, x) in float64."""
+    exact, given = copy.deepcopy(module).double(), torch.tensor(x, dtype=torch.float64, requires_grad=True)
+    y = forward(exact, given)
+    y.backward(torch.tensor(grad, dtype=torch.float64))
+    return y.detach().numpy(), given.grad.numpy(), {name: p.grad.numpy() for name, p in exact.named_parameters()}
+
+
+def _near(whole: np.ndarray, pieces: list[np.ndarray]) -> list[close]:
+    """Expectations of pieces of an array, each up to roundings of the whole."""
+    return [close(piece, atol=RTOL * float(np.abs(whole).max())) for piece in pieces]
+
+
+def cut(array: np.ndarray, n: int, axis: int | None) -> list[np.ndarray]:
+    """The ranks' parts of an array, or all of it for each."""
+    return [array] * n if axis is None else np.split(array, n, axis)
+
+
+def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Normal numbers, float32."""
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def pieces(found: dict[str, np.ndarray], n: int, axes: dict[str, Any]) -> list[dict[str, close]]:
+    """Each rank's gradients; axes: parameter → where it is cut, None for whole, or a list of all ranks' rows."""
+
+    def of_ranks(whole: np.ndarray, axis: Any) -> list[close]:
+        return _near(whole, [whole[rows] for rows in axis] if isinstance(axis, list) else cut(whole, n, axis))
+
+    of_all = {name: of_ranks(found[name], axis) for name, axis in axes.items()}
+    return [{name: of_rank[rank] for name, of_rank in of_all.items()} for rank in range(n)]
+
+
+# ---- linear layers ----
+
+
+def _linear_case(
+    rng: np.random.Generator, n: int, layer_class: Any, by: str, bias: bool, how: str = "", judged: str = "values"
+) -> Case:
+    """by: what is cut. judged: values, output, bias (alone: x is 0), parameters, or sends."""
+    rows, columns = (int(rng.integers(2, 5)) * (n if by == which else 1) for which in ("outputs", "inputs"))
+    linear = filled(rng, nn.Linear(columns, rows, bias=bias))
+    lead = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
+    x, grad = normal(rng, *lead, columns) * (judged != "bias"), normal(rng, *lead, rows)
+    y, x_grad, found = unsplit(linear, lambda module, x: module(x), x, grad)
+    axes = {"weight": 0 if by == "outputs" else 1} | ({"bias": 0 if by == "outputs" else None} if bias else {})
+    axes = {"bias": axes["bias"]} if judged == "bias" else axes
+    cut_y, cut_x = (-1, None) if by == "outputs" else (None, -1)
+    outputs, x_grads = _near(y, cut(y, n, cut_y)), _near(x_grad, cut(x_grad, n, cut_x))
+    gradients = pieces(found, n, axes)
+    own = linear.weight.numel() // n + (0 if not bias else rows // n if by == "outputs" else rows)
+    runs = {
+        "values": [Run(*facts) for facts in zip(outputs, x_grads, gradients, strict=True)],
+        "output": [Run(output) for output in outputs],
+        "bias": [Run(output, ANYTHING, found) for output, found in zip(outputs, gradients, strict=True)],
+        "parameters": [Run(parameters=own)] * n,
+        "sends": [Run()] * n,
+    }
+    size = x.size if by == "outputs" else y.size
+    sent = [] if how else [("all_reduce", 4 * size)]
+    return Case(
+        f"Linear({columns}, {rows}) {'with' if bias else 'without'} bias, x {x.shape}{how and ', ' + how}",
+        n,
+        _run,
+        (layer_class, linear, cut(x, n, cut_x), cut(grad, n, cut_y), list(axes), how),
+        runs[judged],
+        sends=sent if judged == "sends" else None,
+    )
+
+
+@check("12-ex3-linear", points=1.25)
+def column_layer_equals_the_unsplit_one(ColumnParallelLinear, *, rng):
+    """Outputs and all gradients of a layer with bias are the unsplit layer's."""
+    for n in WORLD_SIZES:
+        yield _linear_case(rng, n, ColumnParallelLinear, "outputs", bias=True)
+
+
+@check("12-ex3-linear", points=0.25)
+def column_layer_needs_no_bias(ColumnParallelLinear, *, rng):
+    """Outputs of a layer without bias are the unsplit layer's."""
+    for n in WORLD_SIZES:
+        yield _linear_case(rng, n, ColumnParallelLinear, "outputs", bias=False, judged="output")
+
+
+@check("12-ex3-linear", points=0.25)
+def column_layer_has_its_rows_alone(ColumnParallelLinear, *, rng):
+    """Its parameters are its rows of weight and bias, and no others."""
+    yield _linear_case(rng, 2, ColumnParallelLinear, "outputs", bias=True, judged="parameters")
+
+
+@check("12-ex3-linear", points=0.25)
+def column_layer_sends_what_it_must(ColumnParallelLinear, *, rng):
+    """Backward sends one all-reduce as large as x, or nothing if x requires no gradient; forward sends nothing."""
+    for n in (2, 3):
+        for how in ("", "x without a gradient"):
+            yield _linear_case(rng, n, ColumnParallelLinear, "outputs", bias=True, how=how, judged="sends")
+
+
+@check("12-ex3-linear", points=1.5)
+def row_layer_equals_the_unsplit_one(RowParallelLinear, *, rng):
+    """Outputs and gradients of a layer without bias are the unsplit layer's."""
+    for n in WORLD_SIZES:
+        yield _linear_case(rng, n, RowParallelLinear, "inputs", bias=False)
+
+
+@check("12-ex3-linear", points=0.75)
+def row_layer_adds_its_bias_once(RowParallelLinear, *, rng):
+    """The bias counts once in the output, and has its whole gradient on every rank (tried with x = 0)."""
+    for n in WORLD_SIZES:
+        yield _linear_case(rng, n, RowParallelLinear, "inputs", bias=True, judged="bias")
+
+
+@check("12-ex3-linear", points=0.25)
+def row_layer_has_its_columns_alone(RowParallelLinear, *, rng):
+    """Its parameters are its columns of the weight and the bias, and no others."""
+    yield _linear_case(rng, 2, RowParallelLinear, "inputs", bias=True, judged="parameters")
+
+
+@check("12-ex3-linear", points=0.5)
+def row_layer_sends_one_all_reduce(RowParallelLinear, *, rng):
+    """Forward sends one all-reduce as large as the output, backward nothing."""
+    for n in (2, 3):
+        yield _linear_case(rng, n, RowParallelLinear, "inputs", bias=False, judged="sends")
+
+
+# ---- the MLP ----
+
+
+def _mlp(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    gate = module.gate(x)
+    return module.down(gate * torch.sigmoid(gate) * module.up(x))
+
+
+def _mlp_case(rng: np.random.Generator, n: int, layer_class: Any, sends: bool = False) -> Case:
+    width, hidden = int(rng.integers(2, 6)), n * int(rng.integers(2, 5))
+    shapes = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
+    mlp = filled(rng, nn.ModuleDict({name: nn.Linear(*shape, bias=False) for name, shape in shapes.items()}))
+    lead = (int(rng.integers(2, 5)), int(rng.integers(1, 4)))
+    x, grad = normal(rng, *lead, width), normal(rng, *lead, width)
+    y, x_grad, found = unsplit(mlp, _mlp, x, grad)
+    axes = {"gate.weight": 0, "up.weight": 0, "down.weight": 1}
+    facts = zip(_near(y, [y] * n), _near(x_grad, [x_grad] * n), pieces(found, n, axes), strict=True)
+    return Case(
+        f"C = {width}, F = {hidden}, x {x.shape}",
+        n,
+        _run,
+        (layer_class, mlp, [x] * n, [grad] * n, list(axes), ""),
+        [Run()] * n if sends else [Run(*one) for one in facts],
+        sends=[("all_reduce", 4 * x.size)] * 2 if sends else None,
+    )
+
+
+@check("12-ex4-mlp", points=1.5)
+def mlp_equals_the_unsplit_one(ParallelMLP, *, rng):
+    """Output and all gradients are the unsplit MLP's."""
+    for n in WORLD_SIZES:
+        yield _mlp_case(rng, n, ParallelMLP)
+
+
+@check("12-ex4-mlp", points=0.5)
+def mlp_enters_and_leaves_once(ParallelMLP, *, rng):
+    """Forward sends one all-reduce as large as x, and backward one."""
+    for n in (2, 3):
+        yield _mlp_case(rng, n, ParallelMLP, sends=True)
+
+
+# ---- attention ----
+
+
+def _attention(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Head by head; x (T, B, C)."""
+    size, share, mixed = module.size, module.heads // module.kv_heads, []
+    later = torch.ones(len(x), len(x)).triu(1) > 0
+    q, k, v = (one(x).transpose(0, 1).split(size, -1) for one in (module.q, module.k, module.v))
+    for head, query in enumerate(q):
+        scores = query @ k[head // share].mT / size**0.5
+        mixed.append(scores.masked_fill(later, -torch.inf).softmax(-1) @ v[head // share])
+    return module.proj(torch.cat(mixed, -1).transpose(0, 1))
+
+
+def _attention_case(
+    rng: np.random.Generator, n: int, layer_class: Any, heads: int, kv_heads: int, judged: str = "values"
+) -> Case:
+    """judged: values, output, terms (after add_terms()), or sends."""
+    size, positions, batch = 2 * int(rng.integers(1, 3)), n * int(rng.integers(2, 4)), int(rng.integers(1, 4))
+    width = heads * size
+    shapes = {"q": width, "k": kv_heads * size, "v": kv_heads * size, "proj": width}
+    linears = {name: nn.Linear(width, out, bias=name == "proj") for name, out in shapes.items()}
+    block = filled(rng, nn.ModuleDict(linears))
+    block.heads, block.kv_heads, block.size = heads, kv_heads, size
+    x, grad = normal(rng, positions, batch, width), normal(rng, positions, batch, width)
+    y, x_grad, found = unsplit(block, _attention, x, grad)
+    own = max(kv_heads // n, 1) * size
+    rows = [slice(rank * kv_heads // n * size, rank * kv_heads // n * size + own) for rank in range(n)]
+    axes: dict[str, Any] = {"q.weight": 0, "k.weight": rows, "v.weight": rows, "proj.weight": 1, "proj.bias": None}
+    if judged == "values":
+        del axes["proj.bias"]  # it has one term
+    if judged == "terms":
+        axes = {"proj.bias": None} if kv_heads >= n else {"k.weight": rows, "v.weight": rows}
+    outputs = _near(y, np.split(y, n))
+    shapes_of = {name: found[name][rows[0] if axis else slice(None)].shape for name, axis in axes.items()}
+    values = zip(outputs, _near(x_grad, np.split(x_grad, n)), pieces(found, n, axes), strict=True)
+    runs = {
+        "values": [Run(*one) for one in values],
+        "output": [Run(one) for one in outputs],
+        "terms": [Run(added={name: close(np.zeros(shape), atol=1e-4) for name, shape in shapes_of.items()})] * n,
+        "sends": [Run()] * n,
+    }
+
+    def added_up(runs: list[Run]) -> list[Run]:
+        """With the gradients after add_terms() minus the sum of the terms of the ranks that hold the same."""
+        copies = n if kv_heads >= n else n // kv_heads
+        return [
+            replace(run, added={name: run.gradients[name] - sum(same.terms[name] for same in group) for name in axes})
+            for first in range(0, n, copies)
+            for group in [runs[first : first + copies]]
+            for run in group
+        ]
+
+    part, whole = 4 * x.size // n, 4 * x.size
+    return Case(
+        f"{heads} query heads and {kv_heads} of keys and values, of size {size}, x {x.shape}",
+        n,
+        _run,
+        (layer_class, block, np.split(x, n), np.split(grad, n), list(axes), "add_terms" if judged == "terms" else ""),
+        runs[judged],
+        sends=[("all_gather", part), ("reduce_scatter", whole)] * 2 if judged == "sends" else None,
+        sees=added_up if judged == "terms" else None,
+    )
+
+
+@check("12-ex5-attention", points=2)
+def attention_equals_the_unsplit_one(ParallelAttention, *, rng):
+    """With at least as many heads of keys and values as ranks: output, gradients of x and of the split weights."""
+    for n, heads, kv_heads in ((2, 4, 4), (2, 8, 2), (4, 8, 4), (1, 4, 2)):
+        yield _attention_case(rng, n, ParallelAttention, heads, kv_heads)
+
+
+@check("12-ex5-attention", points=0.75)
+def ranks_share_a_head_of_keys_and_values(ParallelAttention, *, rng):
+    """With fewer heads of keys and values than ranks, the output is the unsplit block's, too."""
+    for n, heads, kv_heads in ((2, 4, 1), (4, 8, 2), (4, 4, 1)):
+        yield _attention_case(rng, n, ParallelAttention, heads, kv_heads, judged="output")
+
+
+@check("12-ex5-attention", points=0.25)
+def terms_of_the_bias_are_added_up(ParallelAttention, *, rng):
+    """After add_terms() the bias of proj has its whole gradient on every rank."""
+    for n, heads, kv_heads in ((2, 4, 2), (4, 8, 4)):
+        yield _attention_case(rng, n, ParallelAttention, heads, kv_heads, judged="terms")
+
+
+@check("12-ex5-attention", points=0.5)
+def terms_of_copies_are_added_up(ParallelAttention, *, rng):
+    """After add_terms() copies of keys and values have the whole gradient of their head."""
+    for n, heads, kv_heads in ((2, 4, 1), (4, 8, 2), (4, 4, 1)):
+        yield _attention_case(rng, n, ParallelAttention, heads, kv_heads, judged="terms")
+
+
+@check("12-ex5-attention", points=0.5)
+def attention_gathers_and_scatters_once(ParallelAttention, *, rng):
+    """Forward and backward send one all-gather of this rank's positions and one reduce-scatter of all."""
+    for n, heads, kv_heads in ((2, 4, 2), (4, 8, 2)):
+        yield _attention_case(rng, n, ParallelAttention, heads, kv_heads, judged="sends")

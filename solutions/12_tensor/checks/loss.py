@@ -1,4 +1,4 @@
-"""Exercise 7: the loss from logits of which every rank has some columns."""
+"""Exercise 6: the loss from logits of which every rank has some columns."""
 
 from __future__ import annotations
 
@@ -10,171 +10,113 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from autograder.checking.cases import Case, close, fact
 from autograder.checking.check import check
-from autograder.checking.expect import count_of_ranks, each_rank, fail
-from autograder.checking.stage import run_ranks
-from autograder.checks.tensor.compare import WORLD_SIZES, as_float64, differences, expect_near, own_part, stretches
-from autograder.checks.tensor.layers import BOUNDS
+from autograder.checking.expect import collective
+from ranks.ledger import Ledger
 
-#: Numbers that may be sent for each token: a maximum, a sum, the target's logit, and one to spare.
+WORLD_SIZES = (2, 4, 1)
+#: Elements that may be sent per position: a maximum, a sum, the target's logit, and one to spare. The sum must be.
 MOST = 4
 
 
 @dataclass
-class Tokens:
-    """Whole logits (n, V) and targets (n,), and the gradient that comes back to the loss.
+class Lost:
+    """What a rank has after forward and backward."""
 
-    columns: does each rank's part lie in memory column by column?
-    """
-
-    name: str
-    logits: np.ndarray
-    targets: np.ndarray
-    upstream: float
-    dtype: str = "float64"
-    columns: bool = False
+    shape: Any = fact("the shape of the loss")
+    loss: Any = fact("the loss")
+    moved: Any = fact("the loss, minus that of the same logits without their offsets,")
+    gradient: Any = fact("the gradient of this rank's logits")
 
 
-def _part(case: Tokens, rank: int, world_size: int) -> torch.Tensor:
-    """This rank's columns, a leaf of autograd."""
-    part = torch.tensor(own_part(case.logits, rank, world_size, 1), dtype=getattr(torch, case.dtype))
-    return (part.t().contiguous().t() if case.columns else part).requires_grad_()
+def _lose(rank: int, world_size: int, loss_of: Any, logits: np.ndarray, targets: np.ndarray, upstream: float) -> Lost:
+    mine = torch.tensor(np.split(logits, world_size, axis=1)[rank], requires_grad=True)
+    loss = loss_of(mine, torch.tensor(targets))
+    dist.barrier()
+    (loss * upstream).sum().backward()
+    return Lost(list(loss.shape), loss.detach(), gradient=mine.grad)
 
 
-def _drive_loss(rank: int, world_size: int, vocabulary_parallel_loss: Any, cases: list[Tokens]) -> list[dict]:
-    """Inside a rank: every case forward and backward, each between barriers."""
-    seen = []
-    for case in cases:
-        logits, targets = _part(case, rank, world_size), torch.from_numpy(case.targets.copy())
-        before = as_float64(logits)
-        dist.barrier()
-        loss = vocabulary_parallel_loss(logits, targets)
-        dist.barrier()
-        (loss * case.upstream).backward()
-        dist.barrier()
-        same = np.array_equal(as_float64(logits), before) and np.array_equal(targets.numpy(), case.targets)
-        seen.append(
-            {"arrays": {"the loss": as_float64(loss), "the gradient": as_float64(logits.grad)}, "stays": bool(same)}
-        )
-    return seen
+def _offset(rank: int, world_size: int, loss_of: Any, logits: np.ndarray, targets: np.ndarray, far: np.ndarray) -> Lost:
+    near, far = (torch.tensor(np.split(one, world_size, axis=1)[rank]) for one in (logits, far))
+    return Lost(moved=loss_of(far, torch.tensor(targets)) - loss_of(near, torch.tensor(targets)))
 
 
-def _oracle(case: Tokens) -> dict[str, np.ndarray]:
-    """The mean cross entropy and the gradient of the whole logits, in float64, from the definition."""
-    logits = case.logits.astype(np.float32 if case.dtype == "float32" else np.float64).astype(np.float64)
-    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probabilities = exponentials / exponentials.sum(axis=1, keepdims=True)
-    tokens = np.arange(len(logits))
-    logarithms = logits - logits.max(axis=1, keepdims=True) - np.log(exponentials.sum(axis=1, keepdims=True))
-    gradient = probabilities.copy()
-    gradient[tokens, case.targets] -= 1
-    loss = -logarithms[tokens, case.targets].mean()
-    return {"the loss": np.asarray(loss), "the gradient": gradient * case.upstream / len(logits)}
+def _case(
+    rng: np.random.Generator, n: int, name: str, loss_of: Any, logits: np.ndarray, targets: Any, judged: str = "loss"
+) -> Case:
+    """judged: loss, gradient, or sends. The loss is scaled, so that an answer that ignores what comes back shows."""
+    count, upstream, targets = len(logits), float(rng.uniform(2, 4)), np.asarray(targets, dtype=np.int64)
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    exponentials = np.exp(shifted)
+    gradient = exponentials / exponentials.sum(axis=1, keepdims=True)
+    gradient[np.arange(count), targets] -= 1
+    loss = np.log(exponentials.sum(axis=1)) - shifted[np.arange(count), targets]
+    backs = [close(part * upstream / count, atol=1e-12) for part in np.split(gradient, n, axis=1)]
+    expect = {
+        "loss": [Lost([], close(loss.mean(), atol=1e-12))] * n,
+        "gradient": [Lost(gradient=back) for back in backs],
+        "sends": [Lost()] * n,
+    }
+
+    def judge(rank: int, parts: list[Ledger]) -> str:
+        forward, backward = ([(collective(m.call), m.bytes // 8) for m in part] for part in parts)
+        if other := [call for call, _ in forward if call != "all_reduce"]:
+            return f"in forward, rank {rank} sends {other[0]}, and all-reduces are enough"
+        if not count <= (sent := sum(size for _, size in forward)) <= MOST * count:
+            return f"rank {rank} puts {sent} elements into all-reduces, expected {count} to {MOST * count}"
+        return f"in backward, rank {rank} sends {backward[0][0]}, expected nothing" if backward else ""
+
+    about = f"{name}, {logits.shape[1]} columns in all"
+    args = loss_of, logits, targets, upstream
+    return Case(about, n, _lose, args, expect[judged], parts=2, judge=judge if judged == "sends" else None)
 
 
-def _compare(vocabulary_parallel_loss: Any, make: Any) -> None:
-    """Run the cases that `make` gives for each world size, and compare loss and gradient on every rank."""
-    for world_size in WORLD_SIZES:
-        cases = list(make(world_size))
-        results = run_ranks(_drive_loss, world_size, (vocabulary_parallel_loss, cases))
-        for number, case in enumerate(cases):
-            name, seen = f"{count_of_ranks(world_size)}, {case.name}", [mine[number] for mine in results]
-            _expect_numbers(case, name, seen)
-            for rank, mine in each_rank(name, seen, evidence=lambda s: s["stays"]):
-                if not mine["stays"]:
-                    rank.fail("logits or targets were changed in place")
+def _ordinary(rng: np.random.Generator, loss_of: Any, judged: str) -> Iterator[Case]:
+    """Logits of ordinary size: targets of every rank, all of one rank, one position, one column per rank."""
+    for n in WORLD_SIZES:
+        vocabulary = 3 * n
+        every = rng.permutation(np.concatenate([np.arange(vocabulary), rng.integers(0, vocabulary, 3)]))
+        for name, targets, columns in (
+            ("targets on every rank", every, vocabulary),
+            ("all targets on the last rank", [vocabulary - 1] * 4, vocabulary),
+            ("one position", [int(rng.integers(vocabulary))], vocabulary),
+            ("one column per rank", rng.permutation(n), n),
+        ):
+            yield _case(rng, n, name, loss_of, rng.normal(0, 2, (len(targets), columns)), targets, judged)
 
 
-def _expect_numbers(case: Tokens, name: str, seen: list[dict]) -> None:
-    """Loss and gradient on every rank are those of the whole logits."""
-    world_size, want = len(seen), _oracle(case)
-    losses = [mine["arrays"]["the loss"] for mine in seen]
-    gradients = [mine["arrays"]["the gradient"] for mine in seen]
-    # Both come from differences of numbers as large as the logits.
-    bound = BOUNDS[case.dtype] * max(1.0, float(np.abs(case.logits).max()))
-    scale = abs(case.upstream) / len(case.logits)
-    pieces = [own_part(want["the gradient"], rank, world_size, 1) for rank in range(world_size)]
-    for what, got, wants, size in (
-        ("the loss on rank {}", losses, [want["the loss"]] * world_size, 1.0),
-        ("the gradient of rank {}'s logits", gradients, pieces, scale),
-    ):
-        off = differences(got, wants, bound * size)
-        for rank in range(world_size):
-            expect_near(name, what.format(rank), got, rank, wants[rank], bound, size, evidence=off)
-    if len({float(loss) for loss in losses}) > 1:
-        fail("the ranks return different losses", name, losses)
-
-
-def _upstream(rng: np.random.Generator) -> float:
-    """A factor that is not 1, so that an answer that ignores it shows."""
-    return float(rng.uniform(2, 4))
-
-
-def _ordinary(rng: np.random.Generator, world_size: int) -> Iterator[Tokens]:
-    """Logits of ordinary size: targets of every rank, all of one rank, one token, a column a rank, another layout."""
-    width = 3
-    vocabulary = world_size * width
-    every = np.concatenate([np.arange(vocabulary), rng.integers(0, vocabulary, 3)])
-    last = np.full(4, vocabulary - 1)
-    for name, targets, columns, dtype, among in (
-        ("targets on every rank", rng.permutation(every), False, "float64", vocabulary),
-        ("all targets on the last rank", last, False, "float64", vocabulary),
-        ("one token, its target on rank 0", np.zeros(1, dtype=np.int64), False, "float64", vocabulary),
-        ("logits that lie in memory column by column", rng.permutation(every), True, "float64", vocabulary),
-        ("float32", rng.permutation(every), False, "float32", vocabulary),
-        ("one column a rank", rng.permutation(np.arange(world_size)), False, "float64", world_size),
-    ):
-        logits = rng.normal(0, 2, (len(targets), among))
-        yield Tokens(f"{name}, {among} columns in all", logits, targets, _upstream(rng), dtype, columns)
-
-
-def _large(rng: np.random.Generator, world_size: int) -> Iterator[Tokens]:
-    """Logits whose exponentials overflow, or all vanish, if another number than the largest of all is subtracted."""
-    vocabulary, n = 3 * world_size, 5
-    for name, far in (("logits around 10,000", 1e4), ("logits around -10,000", -1e4)):
-        logits = far + rng.normal(0, 2, (n, vocabulary))
-        yield Tokens(name, logits, rng.integers(0, vocabulary, n), _upstream(rng))
-    apart = rng.normal(0, 2, (n, vocabulary)) + np.repeat(np.linspace(-9e3, 9e3, world_size), 3)
-    far = rng.permutation([1e4, -1e4, 0.0, 0.0, 3e3, 0.0])[:, None]
-    each = far + rng.normal(0, 2, (6, vocabulary))
-    yield Tokens(
-        "tokens with logits around ±10,000 and around 0 in one batch",
-        each,
-        rng.integers(0, vocabulary, 6),
-        _upstream(rng),
-    )
-    yield Tokens("logits from -9,000 on rank 0 to 9,000 on the last", apart, rng.integers(0, 3, n), _upstream(rng))
-
-
-@check("12-ex7-loss", points=2)
+@check("12-ex6-loss", points=1)
 def loss_equals_the_unsplit_one(vocabulary_parallel_loss, *, rng):
-    """Every rank returns the same loss, the mean over the tokens, and each rank's logits get their gradient."""
-    _compare(vocabulary_parallel_loss, lambda world_size: _ordinary(rng, world_size))
+    """Every rank returns the mean over the positions, a scalar."""
+    yield from _ordinary(rng, vocabulary_parallel_loss, "loss")
 
 
-@check("12-ex7-loss", points=0.5)
+@check("12-ex6-loss", points=1)
+def gradient_equals_the_unsplit_one(vocabulary_parallel_loss, *, rng):
+    """Each rank's logits get their columns of the gradient, times what comes back to the loss."""
+    yield from _ordinary(rng, vocabulary_parallel_loss, "gradient")
+
+
+@check("12-ex6-loss", points=0.5)
 def loss_stays_finite(vocabulary_parallel_loss, *, rng):
-    """Loss and gradient are also right for logits around ±10,000, far apart on ranks, or next to small ones."""
-    _compare(vocabulary_parallel_loss, lambda world_size: _large(rng, world_size))
+    """Adding up to ±10,000 to all logits of a position does not change the loss."""
+    for n in WORLD_SIZES:
+        for name, offsets in (
+            ("10,000 added to all logits", 1e4),
+            ("10,000 subtracted from all logits", -1e4),
+            ("±10,000, 3,000 and 0 added to positions", rng.permutation([1e4, -1e4, 0.0, 0.0, 3e3, 0.0])[:, None]),
+        ):
+            logits, targets = rng.normal(0, 2, (6, 3 * n)), rng.integers(0, 3 * n, 6)
+            args = vocabulary_parallel_loss, logits, targets, logits + offsets
+            yield Case(name, n, _offset, args, [Lost(moved=close(0.0, atol=1e-9))] * n)
 
 
-@check("12-ex7-loss", points=0.5)
-def loss_sends_a_few_numbers_a_token(vocabulary_parallel_loss, *, rng):
-    """In forward only all-reduces are sent, of at most 4 numbers a token together; in backward nothing is sent."""
-    for world_size in (2, 4):
-        n, vocabulary = int(rng.integers(3, 7)), 16 * world_size
-        logits, targets = rng.normal(0, 2, (n, vocabulary)), rng.integers(0, vocabulary, n)
-        case = Tokens(f"{n} tokens, {vocabulary} columns in all", logits, targets, _upstream(rng))
-        results = run_ranks(_drive_loss, world_size, (vocabulary_parallel_loss, [case]))
-        name = f"{count_of_ranks(world_size)}, {case.name}"
-        for rank, (mine,) in enumerate(stretches(results, world_size, 1, 3)):
-            forward, backward = ([(m.call, m.bytes // 8) for m in part] for part in mine)
-            for call, _ in forward:
-                if call != "all_reduce":
-                    fail(f"rank {rank} called {call}, where all-reduces are enough", name, forward)
-            sent = sum(m.bytes for m in mine[0]) / 8
-            if sent > MOST * n:
-                fail(f"rank {rank} put {sent:g} numbers into all-reduces, expected at most {MOST * n}", name, forward)
-            if backward:
-                fail(f"in backward, rank {rank} sent {backward}, expected nothing", name, backward)
-        _expect_numbers(case, name, [mine[0] for mine in results])
+@check("12-ex6-loss", points=0.5)
+def loss_sends_a_few_elements_per_position(vocabulary_parallel_loss, *, rng):
+    """In forward only all-reduces are sent, of 1 to 4 elements per position together; in backward nothing is."""
+    for n in (2, 4):
+        count = int(rng.integers(3, 7))
+        logits, targets = rng.normal(0, 2, (count, 16 * n)), rng.integers(0, 16 * n, count)
+        yield _case(rng, n, f"{count} positions", vocabulary_parallel_loss, logits, targets, "sends")

@@ -2,177 +2,197 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
+from autograder.checking.cases import Case, at_most, close, fact
 from autograder.checking.check import check
-from autograder.checking.expect import count_of_ranks, each_rank
 from autograder.checking.inputs import eighths
-from autograder.checking.stage import run_ranks
-from autograder.checks.tensor.compare import WORLD_SIZES, as_float64, expect_calls, expect_near, own_part, stretches
+
+WORLD_SIZES = (2, 4, 3, 1)
+#: Layouts and dtypes of what ranks have; in the last, they lie in different order on every second rank.
+UNUSUAL = [
+    ("transposed", "float64"),
+    ("every second column", "float32"),
+    ("contiguous", "bfloat16"),
+    ("transposed on every second rank", "float32"),
+]
 
 
 @dataclass
-class Passing:
-    """One pass through an operator: what each rank puts in, and the gradient that comes back to it."""
+class Passed:
+    """What a rank has after a pass forward and backward through an operator."""
 
-    operator: str
-    layout: str
-    dtype: str
-    x: list[np.ndarray]
-    grad: list[np.ndarray]
-
-    @property
-    def name(self) -> str:
-        """The case, for a message."""
-        return f"{self.operator} of shape {self.x[0].shape}, {self.dtype}, {self.layout}"
+    output: Any = fact("the output")
+    gradient: Any = fact("the gradient of x")
 
 
-#: A layout in which the ranks' memory is ordered in different ways.
-MIXED = "transposed on every second rank"
+def _laid_out(array: np.ndarray, layout: str, dtype: str, rank: int) -> torch.Tensor:
+    """The elements of a 2-D array in a memory layout, with memory enough after them for a write that ignores it."""
+    elements, (rows, columns) = torch.tensor(array, dtype=getattr(torch, dtype)), array.shape
+    memory = torch.zeros(4 * elements.numel() + 16, dtype=elements.dtype)
+    if layout == "every second column":
+        result = memory[: 2 * elements.numel()].view(rows, 2 * columns)[:, ::2]
+    elif layout == "transposed" or (layout != "contiguous" and rank % 2):
+        result = memory[: elements.numel()].view(columns, rows).t()
+    else:
+        result = memory[: elements.numel()].view(rows, columns)
+    return result.copy_(elements)
 
 
-def _laid_out(array: np.ndarray, layout: str, dtype: str, rank: int = 0) -> torch.Tensor:
-    """The numbers in a memory layout, with memory enough after them for a write that ignores the layout."""
-    numbers = torch.tensor(array, dtype=getattr(torch, dtype))
-    if layout == MIXED:
-        layout = "transposed" if rank % 2 else "contiguous"
-    memory = torch.zeros(4 * numbers.numel() + 16, dtype=numbers.dtype)
-    if layout == "contiguous":
-        result = memory[: numbers.numel()].view(numbers.shape)
-    elif layout == "transposed":
-        result = memory[: numbers.numel()].view(*numbers.shape[:-2], numbers.shape[-1], numbers.shape[-2])
-        result = result.transpose(-1, -2)
-    elif layout == "every second column":
-        result = memory[: 2 * numbers.numel()].view(*numbers.shape[:-1], -1)[..., ::2]
-    else:  # expanded along the first dimension, of which all entries are equal
-        result = memory[: numbers[0].numel()].view(1, *numbers.shape[1:]).expand(numbers.shape)
-        result[0].copy_(numbers[0])
-        return result
-    result.copy_(numbers)
-    return result
+def _there_and_back(rank: int, world_size: int, operator: Any, xs: list, grads: list, *kind: str) -> Passed:
+    x, grad = (_laid_out(arrays[rank], *kind, rank) for arrays in (xs, grads))
+    y = operator.apply(x.requires_grad_())
+    y.backward(grad)
+    return Passed(y.detach().clone(), x.grad.clone())
 
 
-def _drive_operators(rank: int, world_size: int, operators: dict[str, Any], cases: list[Passing]) -> list[dict]:
-    """Inside a rank: every case forward and backward, each between barriers."""
-    seen = []
-    for case in cases:
-        x, grad = (_laid_out(arrays[rank], case.layout, case.dtype, rank) for arrays in (case.x, case.grad))
-        before = [as_float64(t) for t in (x, grad)]
-        x.requires_grad_()
-        dist.barrier()
-        y = operators[case.operator].apply(x)
-        dist.barrier()
-        y.backward(grad)
-        dist.barrier()
-        arrays = {"the output": as_float64(y), "the gradient of x": as_float64(x.grad)}
-        changed = [
-            what
-            for what, t, old in zip(("x", "the gradient"), (x, grad), before, strict=True)
-            if not np.array_equal(as_float64(t), old)
-        ]
-        dtypes = [str(t.dtype).replace("torch.", "") for t in (y, x.grad)]
-        seen.append({"arrays": arrays, "changed": changed, "dtypes": dtypes})
-    return seen
+@dataclass
+class Moved:
+    """How far a pass is from one with the same tensors in contiguous memory."""
+
+    output: Any = fact("the output, minus that for the same tensors in contiguous memory,")
+    gradient: Any = fact("the gradient of x, minus that for the same tensors in contiguous memory,")
 
 
-def _numbers(rng: np.random.Generator, shape: tuple[int, ...], layout: str) -> np.ndarray:
-    array = eighths(rng, shape, limit=64).astype(np.float64)
-    return np.broadcast_to(array[:1], shape).copy() if layout == "expanded" else array
+def _moved(rank: int, world_size: int, operator: Any, xs: list, grads: list, layout: str, dtype: str) -> Moved:
+    args = rank, world_size, operator, xs, grads
+    plain, other = (_there_and_back(*args, one, dtype) for one in ("contiguous", layout))
+    return Moved(other.output - plain.output, other.gradient - plain.gradient)
 
 
-def _passings(rng: np.random.Generator, world_size: int, operators: tuple[str, ...]) -> Iterator[Passing]:
-    """Every operator on several shapes, dtypes and layouts."""
-    kinds = [
-        ("contiguous", "float32", (2, 3, 2)),
-        ("every second column", "float32", (3, 4)),
-        ("transposed", "float64", (2, 3, 2)),
-        (MIXED, "float32", (3, 2)),
-        ("expanded", "float32", (3, 2)),
-        ("contiguous", "float64", (3,)),
-        ("contiguous", "float32", ()),
-        ("contiguous", "bfloat16", (2, 2)),
-    ]
-    for operator in operators:
-        for layout, dtype, shape in kinds:
-            long = (world_size * shape[0], *shape[1:]) if shape else ()
-            if operator in ("Copy", "Reduce"):
-                takes = gives = shape
-            elif not shape:
-                continue
-            else:
-                takes, gives = (shape, long) if operator == "Enter" else (long, shape)
-            x = [_numbers(rng, takes, layout) for _ in range(world_size)]
-            grad = [_numbers(rng, gives, layout) for _ in range(world_size)]
-            if dtype == "bfloat16":  # eight bits: sums of four such numbers are exact
-                x, grad = ([np.round(a / 2) for a in arrays] for arrays in (x, grad))
-            yield Passing(operator, layout, dtype, x, grad)
+@dataclass
+class Kept:
+    """Whether an operator left what it was given, though it took in what other ranks put in."""
+
+    x: Any = fact("x, after forward and backward,", "it is the caller's: work on a copy")
+    grad: Any = fact("the gradient that arrived, after backward,", "others may get the same tensor: work on a copy")
+    sums: Any = fact("the sum of the absolute values in the output and in the gradient of x")
 
 
-def _operator_oracle(case: Passing, rank: int, world_size: int) -> dict[str, np.ndarray]:
-    forward = {
-        "Copy": lambda: case.x[rank],
-        "Reduce": lambda: sum(case.x),
-        "Enter": lambda: np.concatenate(case.x),
-        "Leave": lambda: own_part(np.sum(case.x, axis=0), rank, world_size, 0),
-    }
-    backward = {
-        "Copy": lambda: sum(case.grad),
-        "Reduce": lambda: case.grad[rank],
-        "Enter": lambda: own_part(np.sum(case.grad, axis=0), rank, world_size, 0),
-        "Leave": lambda: np.concatenate(case.grad),
-    }
-    pair = forward[case.operator](), backward[case.operator]()
-    return dict(zip(("the output", "the gradient of x"), pair, strict=True))
+def _given(rank: int, world_size: int, operator: Any, xs: list, grads: list) -> Kept:
+    x, grad = torch.tensor(xs[rank], requires_grad=True), torch.tensor(grads[rank])
+    y = operator.apply(x)
+    y.backward(grad)
+    return Kept(x.detach(), grad, float(y.abs().sum() + x.grad.abs().sum()))
 
 
-#: operator → what it may send forward and backward.
-_OPERATOR_CALLS = {
-    "Copy": (None, "all_reduce"),
-    "Reduce": ("all_reduce", None),
-    "Enter": ("all_gather", "reduce_scatter"),
-    "Leave": ("reduce_scatter", "all_gather"),
+def _own(arrays: list) -> list:
+    return arrays
+
+
+def _added(arrays: list) -> list:
+    return [sum(arrays)] * len(arrays)
+
+
+def _joined(arrays: list) -> list:
+    return [np.concatenate(arrays)] * len(arrays)
+
+
+def _added_and_cut(arrays: list) -> list:
+    return np.split(sum(arrays), len(arrays))
+
+
+#: Operator → what becomes of the ranks' tensors forward and backward, and what it sends each way.
+OPERATORS = {
+    "Copy": (_own, _added, "", "all_reduce"),
+    "Reduce": (_added, _own, "all_reduce", ""),
+    "Enter": (_joined, _added_and_cut, "all_gather", "reduce_scatter"),
+    "Leave": (_added_and_cut, _joined, "reduce_scatter", "all_gather"),
 }
 
 
-def _try_operators(rng: np.random.Generator, operators: dict[str, Any]) -> None:
-    for world_size in WORLD_SIZES:
-        cases = list(_passings(rng, world_size, tuple(operators)))
-        results = run_ranks(_drive_operators, world_size, (operators, cases))
-        calls = stretches(results, world_size, len(cases), 3)
-        for number, case in enumerate(cases):
-            name, seen = f"{count_of_ranks(world_size)}, {case.name}", [mine[number] for mine in results]
-            for what in ("the output", "the gradient of x"):
-                got = [mine["arrays"][what] for mine in seen]
-                for rank in range(world_size):
-                    want = np.asarray(_operator_oracle(case, rank, world_size)[what])
-                    expect_near(name, f"{what} of {case.operator} on rank {rank}", got, rank, want, 0.0)
-            for rank, mine in each_rank(name, seen, evidence=lambda s: s["changed"]):
-                if mine["changed"]:
-                    rank.fail(f"{case.operator} changed {mine['changed'][0]} in place")
-                if set(mine["dtypes"]) != {case.dtype}:
-                    dtypes = " and ".join(mine["dtypes"])
-                    text = f"{case.operator} returned {dtypes} forward and backward, expected {case.dtype}"
-                    rank.fail(text, mine["dtypes"])
-            pair = _OPERATOR_CALLS[case.operator]
-            sizes = [case.x[0].size if pair[0] else 0, case.grad[0].size if pair[1] else 0]
-            for at, (direction, kind, size) in enumerate(zip(("forward", "backward"), pair, sizes, strict=True)):
-                allowed = {} if kind is None else {kind: size}
-                expect_calls(name, f"in {case.operator}'s {direction}", calls, number, at, allowed, case.dtype)
+def _drawn(rng: np.random.Generator, name: str, n: int, shape: tuple, dtype: str = "float32") -> tuple[list, list]:
+    """What the ranks put in, and the gradients that come back; sums of bfloat16's are exact, too."""
+    long = (n * shape[0], *shape[1:])
+    takes, gives = {"Enter": (shape, long), "Leave": (long, shape)}.get(name, (shape, shape))
+    limit = 8 if dtype == "bfloat16" else 64
+    xs, grads = ([eighths(rng, size, limit) for _ in range(n)] for size in (takes, gives))
+    return xs, grads
 
 
-@check("12-ex1-operators", points=3)
-def operators_are_conjugate(Copy, Reduce, *, rng):
-    """Copy passes x on and adds up gradients, Reduce the other way round, in any layout and never in place."""
-    _try_operators(rng, {"Copy": Copy, "Reduce": Reduce})
+def _passes(rng: np.random.Generator, name: str, operator: Any, sends: bool = False) -> Iterator[Case]:
+    """An operator on contiguous tensors; either its values are compared, or what it sends."""
+    forward, backward, *calls = OPERATORS[name]
+    for n in (2, 3) if sends else WORLD_SIZES:
+        xs, grads = _drawn(rng, name, n, (int(rng.integers(2, 4)), int(rng.integers(2, 5))))
+        facts = [Passed(close(y), close(g)) for y, g in zip(forward(xs), backward(grads), strict=True)]
+        sent = [(call, 4 * arrays[0].size) for call, arrays in zip(calls, (xs, grads), strict=True) if call]
+        args = operator, xs, grads, "contiguous", "float32"
+        if sends:
+            yield Case(f"{name} of {xs[0].shape}", n, _there_and_back, args, [Passed()] * n, sent)
+        else:
+            yield Case(f"{name} of {xs[0].shape}", n, _there_and_back, args, facts)
 
 
-@check("12-ex2-enter-leave", points=2)
-def positions_are_joined_and_summed(Enter, Leave, *, rng):
-    """Enter joins rows and sums gradients, Leave the other way round, in any layout, with one collective each way."""
-    _try_operators(rng, {"Enter": Enter, "Leave": Leave})
+def _unusual(rng: np.random.Generator, name: str, operator: Any) -> Iterator[Case]:
+    """An operator on tensors of other layouts and dtypes, beside itself on contiguous ones."""
+    for n in (2, 3):
+        for layout, dtype in UNUSUAL:
+            xs, grads = _drawn(rng, name, n, (2, int(rng.integers(3, 5))), dtype)
+            args = operator, xs, grads, layout, dtype
+            expect = [Moved(*(close(np.zeros(size), dtype=dtype) for size in (grads[0].shape, xs[0].shape)))] * n
+            yield Case(f"{name} of {xs[0].shape}, {dtype}, {layout}", n, _moved, args, expect)
+
+
+@check("12-ex1-operators", points=1.25)
+def copy_adds_up_gradients(Copy, *, rng):
+    """Copy passes x on, and backward every rank gets the sum of the ranks' gradients."""
+    yield from _passes(rng, "Copy", Copy)
+
+
+@check("12-ex1-operators", points=1.25)
+def reduce_adds_up_outputs(Reduce, *, rng):
+    """Reduce gives every rank the sum of the ranks' x, and backward passes the gradient on."""
+    yield from _passes(rng, "Reduce", Reduce)
+
+
+@check("12-ex1-operators", points=0.25)
+def operators_take_any_layout(Copy, Reduce, *, rng):
+    """The same in any dtype and layout, and neither x nor the gradient that arrives is changed in place."""
+    for name, operator in (("Copy", Copy), ("Reduce", Reduce)):
+        yield from _unusual(rng, name, operator)
+        for n in (2, 3):
+            xs, grads = _drawn(rng, name, n, (3, 2))
+            xs[0], grads[0] = np.zeros_like(xs[0]), np.zeros_like(grads[0])
+            expect = [Kept(close(x), close(grad)) for x, grad in zip(xs, grads, strict=True)]
+            expect[0].sums = at_most(math.inf, least=1 / 64)  # of what the other ranks put in
+            yield Case(f"{name} of (3, 2), zeros on rank 0", n, _given, (operator, xs, grads), expect)
+
+
+@check("12-ex1-operators", points=0.25)
+def operators_send_one_all_reduce(Copy, Reduce, *, rng):
+    """Copy sends one all-reduce backward, Reduce one forward, and nothing else."""
+    yield from _passes(rng, "Copy", Copy, sends=True)
+    yield from _passes(rng, "Reduce", Reduce, sends=True)
+
+
+@check("12-ex2-enter-leave", points=0.75)
+def enter_joins_and_adds_up_backward(Enter, *, rng):
+    """Enter joins the ranks' rows, and backward each rank gets its rows of the summed gradient."""
+    yield from _passes(rng, "Enter", Enter)
+
+
+@check("12-ex2-enter-leave", points=0.75)
+def leave_adds_up_and_joins_backward(Leave, *, rng):
+    """Leave gives each rank its rows of the sum, and backward joins the ranks' gradients."""
+    yield from _passes(rng, "Leave", Leave)
+
+
+@check("12-ex2-enter-leave", points=0.25)
+def positions_take_any_layout(Enter, Leave, *, rng):
+    """The same in any dtype and layout."""
+    yield from _unusual(rng, "Enter", Enter)
+    yield from _unusual(rng, "Leave", Leave)
+
+
+@check("12-ex2-enter-leave", points=0.25)
+def positions_send_one_collective_each_way(Enter, Leave, *, rng):
+    """An all-gather of (T/N, …) joins, a reduce-scatter of (T, …) adds up, and nothing else is sent."""
+    yield from _passes(rng, "Enter", Enter, sends=True)
+    yield from _passes(rng, "Leave", Leave, sends=True)
