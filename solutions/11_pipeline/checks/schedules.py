@@ -1,35 +1,14 @@
-"""A schedule as a graph, its times, and what is expected of it."""
+"""A schedule as a graph: its times, and what it keeps alive."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
-from autograder.checking.expect import digits_that_differ, expect_equal, fail
-
 #: Relative, on times and fractions.
 TIME_ERROR = 1e-9
-#: Seconds of a forward and of a backward.
-TIMES = [(1.0, 1.0), (1.0, 2.0), (3.0, 1.0)]
-
-
-def read_entries(case: str, schedule: Any, stages: int, chunks: int | None = None) -> list[list[tuple[str, int, int]]]:
-    """A student's schedule as lists of (kind, micro_batch, chunk); anything else fails the check."""
-    fields = 2 if chunks is None else 3
-    try:
-        lists = [[tuple(entry) for entry in mine] for mine in schedule]
-        good = all(len(entry) == fields for mine in lists for entry in mine)
-        read = [[(str(kind), *map(int, rest), 0)[:3] for kind, *rest in mine] for mine in lists] if good else []
-    except (TypeError, ValueError):
-        good, read = False, []
-    if not good:
-        form = "(kind, micro_batch)" if fields == 2 else "(kind, micro_batch, chunk)"
-        fail(f"a schedule should be a list with a list of {form} for each stage", case, repr(schedule)[:200])
-    expect_equal(case, len(read), stages, what="the number of stages in the schedule")
-    return read
 
 
 def _graph(schedule: list[list[tuple[str, int, int]]]) -> dict[tuple, list[tuple]]:
@@ -102,55 +81,15 @@ def in_full(schedule: list[list[tuple]]) -> list[list[tuple[str, int, int]]]:
     return [[(*entry, 0)[:3] for entry in mine] for mine in schedule]
 
 
-def copied(schedule: list[list[tuple]]) -> list[list[tuple]]:
-    """A copy of a schedule."""
-    return [list(mine) for mine in schedule]
+def as_text(schedule: list[list[tuple]]) -> str:
+    """A schedule as a student reads it: "stage 0: F0 F1 B0 B1; …", F0.1 with chunks."""
+    rows = [" ".join(entry[0] + ".".join(map(str, entry[1:])) for entry in mine) for mine in schedule]
+    return "; ".join(f"stage {s}: {row}" for s, row in enumerate(rows))
 
 
 def as_evidence(schedule: list[list[tuple[str, int, int]]]) -> list[list[str]]:
     """A schedule as evidence."""
     return [[f"{kind}{m}.{chunk}" for kind, m, chunk in mine] for mine in schedule]
-
-
-# ---- expectations ----
-
-
-def expect_complete(
-    case: str, schedule: Any, stages: int, micro_batches: int, chunks: int | None = None, kinds: str = "FB"
-) -> list:
-    """Every entry comes once on every stage, in an order in which each gets its turn; the schedule, read."""
-    read = read_entries(case, schedule, stages, chunks)
-    wanted = set(itertools.product(kinds, range(micro_batches), range(chunks or 1)))
-    for stage, mine in enumerate(read):
-        shown = as_evidence(read)
-        for entry in mine:
-            if entry not in wanted:
-                text = f"stage {stage} has the entry {entry[: 2 if chunks is None else 3]}"
-                fail(f"{text}, which is none of this pipeline's", case, shown)
-        if len(mine) != len(wanted) or set(mine) != wanted:
-            text = f"stage {stage} has {len(mine)} entries, {len(set(mine))} different ones, expected {len(wanted)}"
-            fail(text, case, shown)
-    if end_times(read, [1.0] * stages, [1.0] * stages) is None:
-        fail("the schedule deadlocks: from some moment on every stage waits for another", case, as_evidence(read))
-    return read
-
-
-def expect_bubble(case: str, schedule: list, most: float, exactly: bool) -> None:
-    """The simulated bubble is the formula's (or at most that), for several ratios of the two times."""
-    for forward, backward in TIMES:
-        got = bubble_of(schedule, [forward] * len(schedule), [backward] * len(schedule))
-        if got > most + TIME_ERROR or (exactly and got < most - TIME_ERROR):
-            one, other = digits_that_differ(got, most)
-            what = f"with {forward:g} s for a forward and {backward:g} s for a backward, the bubble is {one}"
-            fail(f"{what}, expected {'' if exactly else 'at most '}{other}", case, as_evidence(schedule))
-
-
-def expect_peaks(case: str, schedule: list, most: list[int]) -> None:
-    """No stage keeps more activations alive than its limit."""
-    got = peaks_of(schedule)
-    for stage, (mine, limit) in enumerate(zip(got, most, strict=True)):
-        if mine > limit:
-            fail(f"stage {stage} keeps {mine} activations alive, expected at most {limit}", case, as_evidence(schedule))
 
 
 # ---- schedules of our own ----
@@ -175,6 +114,21 @@ def one_f_one_b(stages: int, count: int) -> list[list[tuple[str, int]]]:
                 backwards += 1
         schedule.append(mine)
     return schedule
+
+
+def delayed(schedule: list[list[tuple[str, int]]], late: list[int]) -> list[list[tuple[str, int]]]:
+    """A schedule with its backwards in two parts: stage s runs each W so many of its B late."""
+    rows = []
+    for row, most in zip(schedule, late, strict=True):
+        waiting: list[int] = []
+        mine = []
+        for kind, m in row:
+            mine.append((kind, m))
+            waiting += [m] * (kind == "B")
+            if len(waiting) > most:
+                mine.append(("W", waiting.pop(0)))
+        rows.append([*mine, *(("W", m) for m in waiting)])
+    return rows
 
 
 def _before(m: int, order: list[int]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +14,13 @@ import torch
 from torch import nn
 from torch.profiler import record_function
 
-from autograder.checking.expect import count_of_ranks
-
 
 @dataclass
 class Probe:
-    """What one stage did: its forwards and backwards in order, by size, and how much it kept alive.
+    """What one stage did, in order, as (what, examples), and how much it kept.
 
-    alive, peak: saved activations, now and at most. inputs, most_inputs: the same of received inputs.
+    What is "F", a call of the stage; "B", the gradient of its input; "W", the gradients of its weights. alive: saved
+    activations, now. inputs: received ones that are held, now. peak and most_inputs: at most.
     """
 
     log: list[tuple[str, int]] = field(default_factory=list)
@@ -51,68 +51,78 @@ class _Token:
         self.probe.alive -= 1
 
 
-class _Watched(torch.autograd.Function):
-    """The identity; it saves one tensor, records when it runs, and may sleep."""
+class _Saves(torch.autograd.Function):
+    """The identity; it saves one tensor."""
 
     @staticmethod
-    def forward(ctx, h, probe, seconds):
-        ctx.probe, ctx.seconds = probe, seconds
+    def forward(ctx, h):
         ctx.save_for_backward(torch.ones(()))
         return h.clone()
 
     @staticmethod
     def backward(ctx, gradient):
-        with record_function("B"):
-            ctx.probe.log.append(("B", len(gradient)))
-            (one,) = ctx.saved_tensors
-            time.sleep(ctx.seconds)
-            return gradient * one, None, None
+        (one,) = ctx.saved_tensors
+        return gradient * one
+
+
+class _Logs(torch.autograd.Function):
+    """The identity on some tensors. autograd runs its backward only when one of their gradients is asked for."""
+
+    @staticmethod
+    def forward(ctx, probe, event, seconds, *tensors):
+        ctx.probe, ctx.event, ctx.seconds = probe, event, seconds
+        return tuple(t.view_as(t) for t in tensors)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        ctx.probe.log.append(ctx.event)
+        if ctx.seconds is not None:
+            with record_function("B"):
+                time.sleep(ctx.seconds)
+        return None, None, None, *gradients
 
 
 class Stage(nn.Module):
     """A layer with tanh (or an embedding) whose activations are `hidden` in shape, watched by a probe."""
 
-    def __init__(self, weights: dict[str, np.ndarray], hidden: tuple[int, ...], transposed: bool, sleep=(0.0, 0.0)):
+    def __init__(self, weights: dict[str, np.ndarray], hidden: tuple[int, ...], sleep: tuple[float, float]):
         super().__init__()
         self.params = nn.ParameterDict({name: nn.Parameter(torch.tensor(w)) for name, w in weights.items()})
-        self.hidden, self.transposed, self.sleep, self.probe = hidden, transposed, sleep, Probe()
+        self.hidden, self.sleep, self.probe = hidden, sleep, Probe()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x `(B, *hidden)`, or the first stage's input, to `(B, *hidden)`."""
+        probe, size = self.probe, len(x)
         with record_function("F"):
-            self.probe.log.append(("F", len(x)))
-            if x.requires_grad:
-                self.probe.watch(x)
+            probe.log.append(("F", size))
             time.sleep(self.sleep[0])
-            h = self.layer(x)
-            probe = self.probe
+            if x.requires_grad:
+                probe.watch(x)
+                (x,) = _Logs.apply(probe, ("B", size), None, x)
+            names = list(self.params)
+            weights = _Logs.apply(probe, ("W", size), self.sleep[1], *self.params.values())
+            h = self.layer(x, dict(zip(names, weights, strict=True)))
             with torch.autograd.graph.saved_tensors_hooks(lambda t: _Token(t, probe), lambda token: token.tensor):
-                h = _Watched.apply(h, self.probe, self.sleep[1])
-            return h.transpose(1, 2).contiguous().transpose(1, 2) if self.transposed else h
+                return _Saves.apply(h)
 
-    def layer(self, x: torch.Tensor) -> torch.Tensor:
-        """The same without being watched."""
-        if "table" in self.params:
-            h = self.params["table"][x]
-        else:
-            h = x.reshape(len(x), -1) @ self.params["weight"] + self.params["bias"]
+    def layer(self, x: torch.Tensor, params: Any) -> torch.Tensor:
+        """The layer itself, with these parameters."""
+        h = params["table"][x] if "table" in params else x.reshape(len(x), -1) @ params["weight"] + params["bias"]
         return torch.tanh(h).reshape(len(x), *self.hidden)
 
 
 @dataclass
-class Case:
+class Pipeline:
     """One step of one pipeline. Its micro-batches differ in size, which tells them apart."""
 
-    name: str
     stages: list[dict[str, np.ndarray]]
     hidden: tuple[int, ...]
     schedule: list[list[tuple[str, int]]]
     batch: list[tuple[np.ndarray, np.ndarray]]
-    transposed: bool = False
     sleep: tuple[float, float] = (0.0, 0.0)
 
     def build(self, stage: int) -> Stage:
-        return Stage(self.stages[stage], self.hidden, self.transposed, self.sleep)
+        return Stage(self.stages[stage], self.hidden, self.sleep)
 
     def rows(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         return [(torch.tensor(x), torch.tensor(y)) for x, y in self.batch]
@@ -123,18 +133,12 @@ def loss_of(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return 4 * (output.reshape(len(output), -1) - y).square().sum(dim=1).mean()
 
 
-def make_case(
-    rng: np.random.Generator,
-    name: str,
-    schedule: list,
-    count: int,
-    hidden: tuple[int, ...],
-    tokens=False,
-    **more: Any,
-) -> Case:
-    """A pipeline of as many stages as the schedule has, with fresh weights and `count` micro-batches."""
+def make_pipeline(
+    rng: np.random.Generator, schedule: list, hidden: tuple[int, ...] = (5,), *, tokens=False, sizes: Sequence[int] = ()
+) -> Pipeline:
+    """A pipeline with fresh weights. sizes: of the micro-batches; if not given, 1, 2, 3, … in a drawn order."""
     stages, width = len(schedule), math.prod(hidden)
-    sizes = [int(n) for n in rng.permutation(np.arange(1, count + 1))]
+    sizes = sizes or [int(n) for n in rng.permutation(np.arange(1, 2 + max(m for _, m in schedule[0])))]
 
     def numbers(*shape: int) -> np.ndarray:
         return rng.uniform(-1, 1, shape).astype(np.float32)
@@ -143,17 +147,15 @@ def make_case(
     weights[0] = {"table": numbers(7, width)} if tokens else {"weight": numbers(3, width), "bias": numbers(width)}
     weights = [{key: w.astype(np.float32) for key, w in mine.items()} for mine in weights]
     inputs = [rng.integers(0, 7, n) if tokens else numbers(n, 3) for n in sizes]
-    batch = [(x, numbers(len(x), width)) for x in inputs]
-    where = f"{count_of_ranks(stages)}, {count} micro-batches"
-    return Case(f"{name}, {where}", weights, hidden, schedule, batch, **more)
+    return Pipeline(weights, hidden, schedule, [(x, numbers(len(x), width)) for x in inputs])
 
 
-def unsplit(case: Case) -> tuple[float, list[dict[str, np.ndarray]]]:
+def unsplit(pipeline: Pipeline) -> tuple[float, list[dict[str, np.ndarray]]]:
     """Loss and gradients, by stage, of the unsplit model on the whole batch."""
-    stages = [case.build(s) for s in range(len(case.stages))]
-    x, y = (torch.cat(parts) for parts in zip(*case.rows(), strict=True))
+    stages = [pipeline.build(s) for s in range(len(pipeline.stages))]
+    x, y = (torch.cat(parts) for parts in zip(*pipeline.rows(), strict=True))
     for stage in stages:
-        x = stage.layer(x)
+        x = stage.layer(x, stage.params)
     loss = loss_of(x, y)
     loss.backward()
     return loss.item(), [{name: p.grad.numpy() for name, p in stage.params.items()} for stage in stages]

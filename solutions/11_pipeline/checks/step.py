@@ -4,177 +4,143 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 
+from autograder.checking.cases import ANYTHING, Case, at_most, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.expect import count_of_ranks, each_rank, expect_close, fail
-from autograder.checking.stage import run_ranks
-from autograder.checks.pipeline.schedules import gpipe, one_f_one_b, peaks_of, random_schedule
-from autograder.checks.pipeline.stages import Case, loss_of, make_case, unsplit
+from autograder.checks.pipeline.schedules import delayed, gpipe, one_f_one_b, peaks_of, random_schedule
+from autograder.checks.pipeline.stages import Pipeline, loss_of, make_pipeline, unsplit
 
-#: Of the loss and of gradients, which are of the order of 1. Float32 sums in another order differ by up to 8e-7 here.
-GRADIENT_ERROR = 1e-5
+#: Losses and gradients are of the order of 1. Float32 sums in another order differ by up to 8e-7 here.
+ERROR = 1e-5
 
 
-def _cases(rng: np.random.Generator, n: int) -> list[Case]:
-    """The usual schedules, then few micro-batches, and stages that go through them each in its own order."""
-    late_first = [[(kind, 4 - m) if kind == "B" else (kind, m) for kind, m in mine] for mine in gpipe(n, 5)]
+@dataclass
+class Step:
+    """What one rank did in one step or more."""
+
+    entries: Any = fact("the list of entries that run")
+    loss: Any = fact("what pipeline_step returns")
+    missing: str = complaint()
+    gradients: Any = fact("the gradient of {}")
+    peak: Any = fact("the largest number of micro-batches whose activations are kept")
+    left: Any = fact("after the step, the number of micro-batches whose activations are kept")
+    inputs: Any = fact("the largest number of received activations that are held")
+
+
+def _drive(rank: int, world_size: int, step: Callable, pipeline: Pipeline, steps: int) -> Step:
+    stage = pipeline.build(rank)
+    for _ in range(steps):
+        loss = step(stage, pipeline.rows(), pipeline.schedule, loss_of, pipeline.hidden)
+    probe, split = stage.probe, ("W", 0) in pipeline.schedule[rank]
+    # In a whole backward the two gradients come in any order, and only that of the weights comes on all ranks.
+    entries = [f"{k if split or k == 'F' else 'B'} of {size}" for k, size in probe.log if split or k != "B"]
+    gradients = {name: p.grad for name, p in stage.params.items() if p.grad is not None}
+    missing = [name for name in stage.params if name not in gradients]
+    text = f"there is no gradient of {missing[0]!r}" if missing else ""
+    return Step(entries, loss, text, gradients, probe.peak, probe.alive, probe.most_inputs)
+
+
+def _right(pipeline: Pipeline, steps: int) -> list[Step]:
+    """What each rank does."""
+    loss, gradients = unsplit(pipeline)
+    sizes, last = [len(x) for x, _ in pipeline.batch], len(gradients) - 1
+    right = []
+    for rank, (row, of_rank) in enumerate(zip(pipeline.schedule, gradients, strict=True)):
+        # Where backwards are in two parts, the first one has nothing to compute on stage 0.
+        split = ("W", 0) in row and rank == 0
+        entries = [f"{kind} of {sizes[m]}" for kind, m in row if not (split and kind == "B")] * steps
+        summed = {name: _near(steps * g) for name, g in of_rank.items()}
+        most = peaks_of([row])[0]
+        # One input more: a variable may hold one until the next entry begins.
+        kept = (at_most(most, least=1), 0, at_most(most + 1) if rank else ANYTHING)
+        right.append(Step(entries, _near(loss) if rank == last else None, "", summed, *kept))
+    return right
+
+
+def _near(numbers: Any) -> close:
+    return close(numbers, atol=ERROR * max(1.0, float(np.max(np.abs(numbers)))))
+
+
+def _case(name: str, step: Callable, pipeline: Pipeline, *facts: str, steps: int = 1, **more: Any) -> Case:
+    """These facts of a pipeline's step are as they should be."""
+    right = _right(pipeline, steps)
+    expect = [Step(**{name: getattr(one, name) for name in facts}) for one in right]
+    name = f"{name}, {len(pipeline.batch)} micro-batches" + (f", {steps} steps without zeroing" if steps > 1 else "")
+    return Case(name, len(right), _drive, (step, pipeline, steps), expect=expect, **more)
+
+
+@check("11-ex6-pipeline-step", points=2)
+def gradients_are_those_of_the_unsplit_model(pipeline_step, *, rng):
+    """On 1, 2 and 4 ranks a step runs its schedule of F and B in its order, with the uncut model's gradients."""
     # Before it takes the activation of F3, the last stage hands back three gradients.
-    late_forward = [(kind, m) for kind, m in zip("FFFBBBFB", (0, 1, 2, 0, 1, 2, 3, 3), strict=True)]
-    return [
-        make_case(rng, "1F1B", one_f_one_b(n, 6), 6, (5,)),
-        make_case(rng, "GPipe", gpipe(n, 4), 4, (2, 3), tokens=True),
-        make_case(rng, "1F1B, stages whose output is not contiguous", one_f_one_b(n, 3), 3, (2, 3), transposed=True),
-        make_case(rng, "GPipe, the last backward first", late_first, 5, (4,)),
-        make_case(rng, "GPipe, but the last stage's last forward is late", [*gpipe(n, 4)[1:], late_forward], 4, (5,)),
-        make_case(rng, "1F1B", one_f_one_b(n, 2), 2, (5,)),
-        make_case(rng, "a random order", random_schedule(rng, n, 4, None, agreed=True), 4, (5,)),
-        make_case(rng, "1F1B", one_f_one_b(n, 1), 1, (4,)),
-    ]
+    late = [(kind, m) for kind, m in zip("FFFBBBFB", (0, 1, 2, 0, 1, 2, 3, 3), strict=True)]
+    for n in (4, 2, 1):
+        some = random_schedule(rng, n, 4, None, agreed=True)
+        pipelines = {
+            "1F1B": make_pipeline(rng, one_f_one_b(n, 6)),
+            "GPipe of tokens": make_pipeline(rng, gpipe(n, 4), (2, 3), tokens=True),
+            "a random order": make_pipeline(rng, some),
+            "GPipe, but the last stage's last forward is late": make_pipeline(rng, [*gpipe(n, 4)[1:], late]),
+        }
+        for name, pipeline in pipelines.items():
+            yield _case(name, pipeline_step, pipeline, "entries", "missing", "gradients")
 
 
-def _drive(rank: int, world_size: int, step: Callable, cases: list[Case]) -> list[dict]:
-    """Inside a rank: two calls for each case, the second into the gradients of the first."""
-    outcomes = []
-    for case in cases:
-        stage, rows = case.build(rank), case.rows()
-        dist.barrier()
-        first = step(stage, rows, case.schedule, loss_of, case.hidden)
-        log, peak, left, held = list(stage.probe.log), stage.probe.peak, stage.probe.alive, stage.probe.most_inputs
-        dist.barrier()
-        once = {name: p.grad.clone() for name, p in stage.params.items() if p.grad is not None}
-        step(stage, case.rows(), case.schedule, loss_of, case.hidden)
-        twice = {name: p.grad.clone() for name, p in stage.params.items() if p.grad is not None}
-        pairs = [(t, a) for row, old in zip(rows, case.batch, strict=True) for t, a in zip(row, old, strict=True)]
-        same = all(np.array_equal(t.detach().numpy(), a) for t, a in pairs)
-        outcomes.append({
-            "loss": first,
-            "once": {name: g.numpy() for name, g in once.items()},
-            "twice": {name: g.numpy() for name, g in twice.items()},
-            "log": log,
-            "peak": peak,
-            "left": left,
-            "held": held,
-            "inputs": same and not any(t.requires_grad for row in rows for t in row),
-        })  # fmt: skip
-    dist.barrier()
-    return outcomes
+@check("11-ex6-pipeline-step", points=1)
+def weight_gradients_come_with_w(pipeline_step, *, rng):
+    """Where the schedule has W, B computes the gradient of the input alone, and W those of the weights."""
+    # The last stage has the first W: where W is an error, it is that stage's, whichever rank the machine lets run.
+    for late in ([*rng.integers(1, 4, 2), 0], rng.integers(0, 4, 2)):
+        schedule = delayed(one_f_one_b(len(late), 4), [int(k) for k in late])
+        pipeline = make_pipeline(rng, schedule, sizes=[2] * 4)
+        yield _case("1F1B with W", pipeline_step, pipeline, "entries", "missing", "gradients")
 
 
-@check("11-ex6-pipeline-step", points=2.75)
-def pipeline_equals_the_unsplit_model(pipeline_step, *, rng):
-    """On 1 to 5 ranks a step runs its schedule, with the uncut model's loss and gradients; the batch stays as it is."""
-    for world_size in (4, 2, 5, 1):
-        cases = _cases(rng, world_size)
-        results = run_ranks(_drive, world_size, (pipeline_step, cases))
-        for c, case in enumerate(cases):
-            outcomes = [mine[c] for mine in results]
-            _expect_order(case, outcomes)
-            _expect_numbers(case, outcomes)
+@check("11-ex6-pipeline-step", points=0.5)
+def the_last_rank_returns_the_loss(pipeline_step, *, rng):
+    """The last rank returns the mean over all examples, the others None."""
+    for n in (3, 1):
+        yield _case("1F1B", pipeline_step, make_pipeline(rng, one_f_one_b(n, 4)), "loss")
 
 
-@check("11-ex6-pipeline-step", points=0.75)
+@check("11-ex6-pipeline-step", points=0.25)
+def gradients_are_added_up(pipeline_step, *, rng):
+    """A second step adds to the gradients of the first."""
+    pipeline = make_pipeline(rng, one_f_one_b(2, 3), sizes=[2] * 3)
+    yield _case("1F1B", pipeline_step, pipeline, "missing", "gradients", steps=2)
+
+
+@check("11-ex6-pipeline-step", points=0.5)
 def backwards_let_go_of_what_they_used(pipeline_step, *, rng):
     """After a micro-batch's backward nothing that its forward saved or received is kept, only what was sent."""
-    for world_size in (4, 2):
-        cases = _cases(rng, world_size)
-        results = run_ranks(_drive, world_size, (pipeline_step, cases))
-        for c, case in enumerate(cases):
-            outcomes = [mine[c] for mine in results]
-            _expect_alive(case, outcomes)
-            _expect_numbers(case, outcomes)
+    for n in (4, 2):
+        yield _case("1F1B", pipeline_step, make_pipeline(rng, one_f_one_b(n, 6)), "peak", "left", "inputs")
 
 
 @check("11-ex6-pipeline-step", points=0.5)
 def only_neighbors_get_messages(pipeline_step, *, rng):
     """Each activation and each gradient crosses its border once. There is no other message and no collective."""
-    for world_size in (4, 1):
-        cases = _cases(rng, world_size)
-        results = run_ranks(_drive, world_size, (pipeline_step, cases))
-        calls = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
-        if any(len(parts) != 2 * len(cases) + 2 for parts in calls):
-            text = "pipeline_step called barrier: ranks need only their neighbors' messages"
-            fail(text, count_of_ranks(world_size), "barrier")
-        for c, case in enumerate(cases):
-            _expect_wire(case, [parts[2 * c + 1] for parts in calls])
-            _expect_numbers(case, [mine[c] for mine in results])
+    for n in (3, 1):
+        pipeline = make_pipeline(rng, one_f_one_b(n, 5))
+        whole = 4 * math.prod(pipeline.hidden) * sum(len(x) for x, _ in pipeline.batch)
+        yield _case("1F1B", pipeline_step, pipeline, judge=_expect_wire(n, whole))
 
 
-def _expect_order(case: Case, outcomes: list[dict]) -> None:
-    """Each rank ran its schedule's entries in order."""
-    logs = [[f"{kind} of {size}" for kind, size in outcome["log"]] for outcome in outcomes]
-    for rank, got in enumerate(logs):
-        want = [f"{kind} of {len(case.batch[m][0])}" for kind, m in case.schedule[rank]]
-        if got != want:
-            at = next((k for k, pair in enumerate(zip(got, want, strict=False)) if pair[0] != pair[1]), None)
-            if at is None:
-                text = f"rank {rank} ran {len(got)} entries, expected {len(want)}"
-            else:
-                text = f"entry {at} on rank {rank} was {got[at]} examples, expected {want[at]}"
-            fail(text, case.name, [rank, *got])
+def _expect_wire(n: int, whole: int) -> Callable:
+    """Activations to the right, gradients to the left, `whole` bytes each; no collective."""
 
+    def judge(rank: int, parts: list) -> str:
+        sent = [message for part in parts for message in part]
+        if collective := [m.call for m in sent if m.is_collective]:
+            return f"rank {rank} called {collective[0]}, which no stage needs"
+        for peer in range(n):
+            nbytes = sum(m.bytes for m in sent if m.is_send and m.peer == peer)
+            if nbytes != (want := whole if abs(peer - rank) == 1 else 0):
+                return f"rank {rank} sent {nbytes} bytes to rank {peer}, expected {want}"
+        return ""
 
-def _expect_numbers(case: Case, outcomes: list[dict]) -> None:
-    """Loss and gradients, after one step and after two, are the unsplit model's; the batch stays as it was."""
-    loss, gradients = unsplit(case)
-    last = len(outcomes) - 1
-    for rank, outcome in enumerate(outcomes):
-        if rank < last and outcome["loss"] is not None:
-            text = f"rank {rank} returned {outcome['loss']!r}, expected None: only the last rank returns a loss"
-            fail(text, case.name, "returned")
-        for what, factor in (("once", 1), ("twice", 2)):
-            when = " after two steps without zeroing" if factor == 2 else ""
-            expect_gradients(case, rank, outcome[what], {name: factor * g for name, g in gradients[rank].items()}, when)
-        if not outcome["inputs"]:
-            text = f"pipeline_step changed a micro-batch on rank {rank}, or set its requires_grad"
-            fail(text, case.name, "inputs")
-    expect_loss(case, outcomes[last]["loss"], loss)
-
-
-def expect_gradients(case: Case, rank: int, got: dict, want: dict, when: str = "") -> None:
-    """One rank's gradients are those that are wanted, by the names of the parameters."""
-    if set(got) != set(want):
-        missing = sorted(set(want) - set(got))
-        fail(f"on rank {rank} the parameters {missing} have no gradient", case.name, sorted(got))
-    for name, gradient in want.items():
-        label = f"the gradient of {name!r} on rank {rank}{when}"
-        bound = GRADIENT_ERROR * max(1.0, float(np.max(np.abs(gradient))))
-        expect_close(case.name, got[name], gradient, what=label, rtol=0.0, atol=bound)
-
-
-def expect_loss(case: Case, got: object, want: float) -> None:
-    """The last rank returned the loss."""
-    if not isinstance(got, (int, float)):
-        kind = type(got).__name__
-        fail(f"the last rank returned {got!r} ({kind}), expected the loss, a float", case.name, kind)
-    bound = GRADIENT_ERROR * max(1.0, abs(want))
-    expect_close(case.name, got, np.array(want), what="the loss", rtol=0.0, atol=bound)
-
-
-def _expect_alive(case: Case, outcomes: list[dict]) -> None:
-    """No rank kept more activations alive than its schedule needs."""
-    peaks = peaks_of(case.schedule)
-    for rank, outcome in each_rank(case.name, outcomes, evidence=lambda o: [o["peak"], o["left"], o["held"]]):
-        most = peaks[rank.rank]
-        text = f"the activations of {outcome['peak']} micro-batches were alive, expected at most {most}"
-        rank.expect(outcome["peak"] <= most, text)
-        # One more: a variable may hold an input until the next entry begins.
-        text = f"{outcome['held']} received activations were held at the same time, expected at most {most + 1}"
-        rank.expect(outcome["held"] <= most + 1, text)
-
-
-def _expect_wire(case: Case, calls: list[list]) -> None:
-    """Activations to the right, gradients to the left, once each, in float32; no collective."""
-    whole = 4 * math.prod(case.hidden) * sum(len(x) for x, _ in case.batch)
-    last = len(calls) - 1
-    for rank, mine in enumerate(calls):
-        sent = {peer: sum(m.bytes for m in mine if m.is_send and m.peer == peer) for peer in range(last + 1)}
-        if collective := [m.call for m in mine if m.is_collective]:
-            fail(f"rank {rank} called {collective[0]}, which no stage needs", case.name, collective)
-        for peer, nbytes in sent.items():
-            want = whole if abs(peer - rank) == 1 else 0
-            if nbytes != want:
-                text = f"rank {rank} sent {nbytes} bytes to rank {peer}, expected {want}"
-                fail(text, case.name, [rank, *sent.values()])
+    return judge
