@@ -22,7 +22,6 @@ from autograder.lessons import notebook
 VETO = "veto"
 
 FORGED = "only ranks that learn of each other without messages fail it, which attacks do (tests/attacks)"
-NO_OTHER = "what is wrong here is wrong in the core's cases, too"
 
 #: Checks that no known wrong answer fails alone → why.
 SHARED = {
@@ -33,9 +32,7 @@ SHARED = {
     "all_to_all_needs_nothing_but_its_messages": FORGED,
     "each_bucket_has_one_all_reduce": "the buckets that are waited for count messages as well",
     "lost_examples_are_caught": "workers that hold the same examples hide averaged updates, too",
-    "a_layer_keeps_what_its_formula_says": NO_OTHER,
     "a_hopeless_run_is_given_up": "it is the guard that gives up, and has a check of its own",
-    "gradients_add_up_in_float32": "sums in 16 bits are wrong on several ranks, too",
     "leftovers_of_a_killed_save_are_cleared": "a save that fails leaves the same things behind",
     "a_killed_save_leaves_the_last_checkpoint": "it kills what the check of the commit watches",
 }

@@ -120,7 +120,8 @@ def is_ours(name: str, path: Path) -> bool:
     """Is this top-level module part of Python or of this repository?"""
     folders = (path.parent, ROOT / "tests", ROOT / "book" / "_ext")
     return (
-        name in sys.stdlib_module_names | WRITTEN | {"ranks", "autograder", "planner", "tests", path.parent.name}
+        name in sys.stdlib_module_names | WRITTEN | {path.parent.name}
+        or name in ("ranks", "autograder", "planner", "benchmarks", "tests")
         or any((folder / f"{name}.py").exists() for folder in folders)
         or (path.parent / name / "__init__.py").exists()
         or (path.name, name) == ("setup.py", "setuptools")  # declared beside it, as what builds the package
