@@ -210,7 +210,8 @@ def activation_bytes_per_token(
     both norms and the linear layers after them keep their inputs (8 h); attention keeps queries, keys, values and its
     output; a gated MLP keeps both inputs of its product and the product (6 bytes per inner entry, 4 without a gate). As
     one kernel, that is: in PyTorch's own operations an H100 kept SiLU's result as well, 8 bytes. A layer with experts
-    keeps this for each expert that the token visits, and the token twice more, as it was sent and as it came back.
+    keeps this for each expert that the token visits, and the token twice more, as it was sent and as it came back
+    (once where the router's weight is applied inside the expert).
     tensor: ranks of tensor parallelism. Without sequence parallelism, each has the 8 h whole.
     """
     m = model
