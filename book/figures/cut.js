@@ -8,38 +8,36 @@
   const TENSORS = [["x", 26, 18], ["W₁", 26, 52], ["h", 52, 18], ["W₂", 52, 26], ["y", 26, 18]];
   const ALL = "on all ranks", SHARD = "columns", ROWS = "rows", PARTIAL = "a term";
 
-  /** The frames: how each tensor is held, what was sent so far, and what this step did. Numbers in units of BTC. */
+  /** The frames: how each tensor is held, what was sent so far, and what this step did. Elements in units of BTC. */
   function frames({ first, second }) {
     const list = [], sent = [], held = { x: first === "outputs" ? ALL : SHARD };
     const show = (says) => list.push({ held: { ...held }, sent: [...sent], says });
     const send = (call, tensor, numbers) => {
+      const parts = call === "reduce-scatter";
       sent.push({ call, tensor, numbers });
-      held[tensor] = ALL;
-      show(`An ${call} of ${numbers === 1 ? "BTC" : `${numbers} · BTC`} numbers: ${tensor} is on all ranks.`);
+      held[tensor] = parts ? SHARD : ALL;
+      const then = parts ? `each rank has some columns of ${tensor}, finished` : `${tensor} is on all ranks`;
+      show(`${parts ? "A" : "An"} ${call} of ${numbers === 1 ? "BTC" : `${numbers} · BTC`} elements: ${then}.`);
     };
     const product = (weight, from, to, way) => {
       held[weight] = way === "outputs" ? ROWS : SHARD;
       held[to] = way === "outputs" ? SHARD : PARTIAL;
-      const what = way === "outputs" ? `some columns of ${to}, finished` : `a term of every number of ${to}`;
+      const what = way === "outputs" ? `some columns of ${to}, finished` : `a term of every element of ${to}`;
       show(`${weight} is cut by its ${way}. Each rank multiplies ${from} with its part and has ${what}.`);
     };
     show(first === "outputs" ? "x is on all ranks." : "x was on all ranks. Each takes its columns; nothing is sent.");
     product("W₁", "x", "h", first);
-    if (held.h === PARTIAL) send("all-reduce", "h", 4);
-    show("GELU acts on each number of h by itself.");
+    if (held.h === PARTIAL) send(second === "inputs" ? "reduce-scatter" : "all-reduce", "h", 4);
+    show("GELU acts on each element of h by itself.");
     if (second === "outputs" && held.h === SHARD) send("all-gather", "h", 4);
-    if (second === "inputs" && held.h === ALL) {
-      held.h = SHARD;
-      show("Each rank keeps its columns of h; nothing is sent.");
-    }
     product("W₂", "h", "y", second);
     send(held.y === PARTIAL ? "all-reduce" : "all-gather", "y", 1);
-    const calls = sent.map(({ call, tensor, numbers }) => `an ${call} of ${tensor}, ${numbers === 1 ? "" : `${numbers} · `}BTC numbers`);
+    const calls = sent.map(({ call, tensor, numbers }) => `${call === "reduce-scatter" ? "a" : "an"} ${call} of ${tensor}, ${numbers === 1 ? "" : `${numbers} · `}BTC elements`);
     show(`Forward takes ${calls.join(", and ")}.`);
     return list;
   }
 
-  /** What a rank on a ring sends, in units of BTC: an all-reduce is a reduce-scatter and an all-gather. */
+  /** Elements that a rank on a ring sends, in units of BTC: an all-reduce is a reduce-scatter and an all-gather. */
   function onRing(sent, ranks) {
     return sent.reduce((sum, { call, numbers }) => sum + (call === "all-reduce" ? 2 : 1) * numbers * (ranks - 1) / ranks, 0);
   }
@@ -60,7 +58,7 @@
         <tbody>${ranks.map((rank) => html`<tr><th>rank ${rank}</th>${TENSORS.map((tensor) => cell(tensor, rank))}</tr>`)}</tbody>
       </table></div>
       <p class="figure-key">Full color: held. Pale with a plus: a term of a sum. Sent by a rank on a ring so far:
-        ${" "}${Number(onRing(frame.sent, settings.ranks).toFixed(2))} · BTC numbers.</p>`;
+        ${" "}${Number(onRing(frame.sent, settings.ranks).toFixed(2))} · BTC elements.</p>`;
   }
 
   window.figures.define("cut", {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-CAPTION = "Two layers, cut over two ranks"
+CAPTION = "Two layers, cut over several ranks"
 RANKS = 2
 #: Each tensor's width and height, and how a rank's part of it lies: a slice of its columns or rows, all, or a term.
 TENSORS = {

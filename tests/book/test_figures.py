@@ -494,12 +494,21 @@ def _two_layers(rank, world_size, layers, first, second):
         torch.distributed.all_gather(parts, part)
         return torch.cat(parts, dim=1)
 
+    def scattered(terms):
+        part = torch.empty_like(own(terms))
+        torch.distributed.reduce_scatter_single(part, torch.cat(terms.chunk(world_size, dim=1)))
+        return part
+
     cut_fc, cut_out = layers[first](fc), layers[second](out)
     with torch.no_grad():
         torch.distributed.barrier()
-        h = torch.nn.functional.gelu(cut_fc(x if first == "outputs" else own(x)))
-        if first == second:
-            h = gathered(h) if first == "outputs" else own(h)
+        if first == second == "inputs":  # each rank needs its own columns only
+            h = scattered(torch.nn.functional.linear(own(x), own(fc.weight))) + own(fc.bias[None])
+        else:
+            h = cut_fc(x if first == "outputs" else own(x))
+        h = torch.nn.functional.gelu(h)
+        if first == second == "outputs":
+            h = gathered(h)
         y = cut_out(h)
         y = gathered(y) if second == "outputs" else y
         torch.distributed.barrier()
@@ -515,9 +524,9 @@ def test_cut_layers_send_what_the_lessons_layers_send(chapter_12, first, second)
         results = ranks.run(_two_layers, n, (layers, first, second))
         assert all(results)
         calls = results.ledger.of(0).between_barriers()[1]
-        real = [
-            [m.call.replace("_", "-"), m.bytes * (n if m.call == "all_gather" else 1) / (4 * 4 * 24)] for m in calls
-        ]
+        counts = [m.bytes * (n if m.call == "all_gather" else 1) / (4 * 4 * 24) for m in calls]
+        names = [m.call.removesuffix("_single").replace("_", "-") for m in calls]
+        real = [[name, count] for name, count in zip(names, counts, strict=True)]
         frames = chapter_12.evaluate(f"figures.cut.logic.frames({{first: '{first}', second: '{second}', ranks: {n}}})")
         assert [[one["call"], one["numbers"]] for one in frames[-1]["sent"]] == real
         choose(chapter_12, "cut", first=first, second=second, ranks=n)
