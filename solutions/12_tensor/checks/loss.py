@@ -83,7 +83,8 @@ def _case(
 def _same_multiple(run: Lost, loss: float, back: np.ndarray) -> bool:
     if not (loss > 0 and isinstance(run.loss, torch.Tensor) and isinstance(run.gradient, torch.Tensor)):
         return False
-    return np.allclose(run.gradient.numpy() * loss, float(run.loss.mean()) * back, rtol=1e-9, atol=1e-12)
+    given = float(run.loss.mean())  # 0 is no multiple: an answer may do nothing
+    return given > 0 and np.allclose(run.gradient.numpy() * loss, given * back, rtol=1e-9, atol=1e-12)
 
 
 def _ordinary(rng: np.random.Generator, loss_of: Any, judged: str) -> Iterator[Case]:
