@@ -75,7 +75,7 @@ def _case(name: str, step: Callable, pipeline: Pipeline, *facts: str, steps: int
 
 @check("11-ex6-pipeline-step", points=2)
 def gradients_are_those_of_the_unsplit_model(pipeline_step, *, rng):
-    """On 1, 2 and 4 ranks a step runs its schedule of F and B in its order, with the uncut model's gradients."""
+    """A step on 1, 2 and 4 ranks runs its schedule of F and B in its order, with the uncut model's gradients."""
     # Before it takes the activation of F3, the last stage hands back three gradients.
     late = [(kind, m) for kind, m in zip("FFFBBBFB", (0, 1, 2, 0, 1, 2, 3, 3), strict=True)]
     for n in (4, 2, 1):
