@@ -129,7 +129,7 @@ def matmuls(step: Step) -> Pair:
 
 
 def quantizing(step: Step) -> Pair:
-    """Lesson 10, *Fewer bits*: inputs and output gradients of a linear layer are first written in few bits."""
+    """Lesson 10, *Low precision*: inputs and output gradients of a linear layer are first written in few bits."""
     per_element = PRECISIONS[step.precision][2]
     if per_element is None:
         per_element = MXFP8_CAST[0] if step.precision == "mxfp8" else step.software.cast_bytes
