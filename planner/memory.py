@@ -60,7 +60,7 @@ def lora_parameters(m: Model, rank: int) -> float:
 
 
 def alive(step: Step, micro_batches: int) -> float:
-    """Lesson 11, *What must be remembered*: micro-batches whose activations the first stage keeps at once."""
+    """Lesson 11, *How many activations a stage keeps*: the first stage's, in micro-batches."""
     p, v = step.layout.pp, step.layout.virtual_stages
     if step.layout.schedule == "dualpipe":
         return min(micro_batches, p + 1)
