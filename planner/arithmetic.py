@@ -206,7 +206,7 @@ def elementwise(step: Step) -> Pair:
 
 
 def logits(step: Step) -> Pair:
-    """Lesson 12, *The loss without the logits*: the output layer in bf16, and the loss in float32."""
+    """Lesson 12, *The loss without gathering the logits*: the output layer in bf16, and the loss in float32."""
     m, columns = step.model, step.model.vocab / step.layout.tp
     forward, backward = linear_seconds(step, step.tokens, m.hidden, columns, "bf16")
     heads = 1 + m.predicted_ahead

@@ -143,7 +143,7 @@ def offloaded_bytes(step: Step) -> float:
 
 
 def logits(step: Step) -> float:
-    """Lesson 12, *The loss without the logits*: one micro-batch's, on the last stage."""
+    """Lesson 12, *The loss without gathering the logits*: one micro-batch's, on the last stage."""
     return logits_bytes_per_token(step.model, step.layout.tp, step.software.logits_bytes) * step.tokens
 
 

@@ -6,7 +6,7 @@
   const WAYS = [["outputs", "its outputs"], ["inputs", "its inputs"]];
   /** The tensors from left to right, and the size in which they are drawn. */
   const TENSORS = [["x", 26, 18], ["W₁", 26, 52], ["h", 52, 18], ["W₂", 52, 26], ["y", 26, 18]];
-  const ALL = "on all ranks", SHARD = "columns", ROWS = "rows", PARTIAL = "a term";
+  const ALL = "on all ranks", SHARD = "columns", ROWS = "rows", PARTIAL = "a partial sum";
 
   /** The frames: how each tensor is held, what was sent so far, and what this step did. Elements in units of BTC. */
   function frames({ first, second }) {
@@ -16,13 +16,13 @@
       const parts = call === "reduce-scatter";
       sent.push({ call, tensor, numbers });
       held[tensor] = parts ? SHARD : ALL;
-      const then = parts ? `each rank has some columns of ${tensor}, finished` : `${tensor} is on all ranks`;
+      const then = parts ? `each rank has some columns of ${tensor}, complete` : `${tensor} is on all ranks`;
       show(`${parts ? "A" : "An"} ${call} of ${numbers === 1 ? "BTC" : `${numbers} · BTC`} elements: ${then}.`);
     };
     const product = (weight, from, to, way) => {
       held[weight] = way === "outputs" ? ROWS : SHARD;
       held[to] = way === "outputs" ? SHARD : PARTIAL;
-      const what = way === "outputs" ? `some columns of ${to}, finished` : `a term of every element of ${to}`;
+      const what = way === "outputs" ? `some columns of ${to}, complete` : `a partial sum of every element of ${to}`;
       show(`${weight} is cut by its ${way}. Each rank multiplies ${from} with its part and has ${what}.`);
     };
     show(first === "outputs" ? "x is on all ranks." : "x was on all ranks. Each takes its columns; nothing is sent.");
@@ -57,7 +57,7 @@
         <thead><tr><th></th>${TENSORS.map(([name]) => html`<th>${name}</th>`)}</tr></thead>
         <tbody>${ranks.map((rank) => html`<tr><th>rank ${rank}</th>${TENSORS.map((tensor) => cell(tensor, rank))}</tr>`)}</tbody>
       </table></div>
-      <p class="figure-key">Full color: held. Pale with a plus: a term of a sum. Sent by a rank on a ring so far:
+      <p class="figure-key">Full color: held. Pale with a plus: a partial sum. Sent by a rank on a ring so far:
         ${" "}${Number(onRing(frame.sent, settings.ranks).toFixed(2))} · BTC elements.</p>`;
   }
 
