@@ -381,7 +381,9 @@ def shown(value: Any, most: int = LONG) -> str:
 
 
 def digits_that_differ(a: Any, b: Any) -> tuple[str, str]:
-    """Two numbers with six digits, or with as many as it takes to tell them apart."""
+    """Two numbers with six digits, or with as many as it takes to tell them apart; whole numbers whole."""
+    if all(isinstance(n, (int, float, np.integer, np.floating)) and n == n // 1 and abs(n) < 1e16 for n in (a, b)):
+        return f"{a:.0f}", f"{b:.0f}"
     for digits in (6, 9, 12, 17):
         one, other = f"{a:.{digits}g}", f"{b:.{digits}g}"
         if one != other:

@@ -80,7 +80,7 @@ def checkpoint_that_runs_backward_inside():
         return Again.apply(module, torch.zeros((), requires_grad=needs), *inputs)
 
 
-@answer_to("10-ex4-segments")
+@answer_to("10-ex4-cheapest")
 def choices_by_recursion():
     """Decides way by way, by recursion; its example has one layer too much of a way that frees much."""
 
@@ -116,7 +116,7 @@ def offload_as_a_class():
 
         def pack(self, tensor):
             own = tensor.untyped_storage()._cdata in self.ignored
-            return (tensor, None) if own or tensor.nbytes < self.least else (None, self.host.put(tensor))
+            return (tensor.detach(), None) if own or tensor.nbytes < self.least else (None, self.host.put(tensor))
 
         def unpack(self, kept):
             tensor, parked = kept
@@ -132,7 +132,7 @@ def offload_as_a_class():
 
 @answer_to("10-ex6-few-bits")
 def rounding_by_a_large_number():
-    """Rounds by adding and subtracting 1.5 · 2⁵² steps in float64; adds up the ranks' flags, and counts down."""
+    """Rounds by adding and subtracting 1.5 · 2⁵² steps in float64."""
 
     def round_to(x, exponent_bits, mantissa_bits, finite=False):
         bias = 2 ** (exponent_bits - 1) - 1
@@ -148,6 +148,11 @@ def rounding_by_a_large_number():
         else:
             near = torch.where(near.abs() > largest, near.sign() * float("inf"), near)
         return torch.copysign(near, wide).float()
+
+
+@answer_to("10-ex7-loss-scaler")
+def scaler_that_counts_down():
+    """Adds up the ranks' flags, and counts down."""
 
     class LossScaler:
         def __init__(self, scale=2.0**16, interval=2000):
@@ -176,7 +181,7 @@ def rounding_by_a_large_number():
 
 @answer_to("10-ex6-few-bits")
 def rounding_by_the_exponents_bits():
-    """Reads the exponent out of the bits of float64; keeps the scale's exponent, and asks whether all are finite."""
+    """Reads the exponent out of the bits of float64."""
 
     def round_to(x, exponent_bits, mantissa_bits, finite=False):
         bias = 2 ** (exponent_bits - 1) - 1
@@ -188,6 +193,11 @@ def rounding_by_the_exponents_bits():
         over = near.abs() > largest
         near = torch.where(over, torch.full_like(near, largest if finite else float("inf")).copysign(wide), near)
         return near.float()
+
+
+@answer_to("10-ex7-loss-scaler")
+def scaler_with_a_history():
+    """Keeps the scale's exponent and a history, and asks whether all gradients are finite."""
 
     class LossScaler:
         def __init__(self, scale=2.0**16, interval=2000):

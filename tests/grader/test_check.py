@@ -317,6 +317,8 @@ def test_a_known_mistake_for_which_memory_was_short_is_tried_again(monkeypatch, 
 def test_two_numbers_are_shown_with_the_digits_in_which_they_differ():
     assert digits_that_differ(10000.3, 10000.30004) == ("10000.3", "10000.30004")
     assert digits_that_differ(1.5, 2.5) == ("1.5", "2.5")
+    assert digits_that_differ(196338032.0, np.int64(196396000)) == ("196338032", "196396000")
+    assert digits_that_differ(1e300, 2.0) == ("1e+300", "2")
 
 
 @check.check("00-anything", points=1)

@@ -1,4 +1,4 @@
-"""Exercise 6, first part: floats of few bits. Compared by hand: of thousands of numbers, one is shown."""
+"""Exercise 6: floats of few bits. Compared by hand: of thousands of numbers, one is shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from autograder.checking.check import check
-from autograder.checking.expect import expect_close, fail
+from autograder.checking.expect import fail
 from autograder.checking.stage import call_inside
 
 FORMATS = "10-ex6-few-bits"
@@ -87,40 +87,78 @@ def _expect_rounded(case: str, seen: dict, numbers: dict, expected: dict, signs:
             fail(text.replace("np.float32(", "").replace(")", ""), f"{case}, {name}", evidence)
 
 
-#: What is no number like others, and negative numbers that round to −0.
+#: What is no number like others.
 SPECIAL = ("zeros", "not a number", "infinities")
 
 
-def _expect_torchs(round_to: Any, numbers: dict[str, np.ndarray], signs: bool = False) -> None:
+def _kinds(values: np.ndarray, exponent: int, mantissa: int, finite: bool) -> dict[str, np.ndarray]:
+    """Of numbers in the range of float64, by what must be known to round them: where each kind is."""
+    size, bias = np.abs(values.astype(np.float64)), 2 ** (exponent - 1) - 1
+    power = np.maximum(np.frexp(size)[1] - 1, 1 - bias)
+    steps = np.ldexp(size, mantissa - power)
+    largest = np.ldexp(2 - 2.0**-mantissa * (1 + finite), bias + finite)
+    over = (size > largest) | np.isinf(size)
+    small, tie = size < np.ldexp(1.0, 1 - bias), steps - np.floor(steps) == 0.5
+    return {"ties": tie & ~small & ~over, "small": small & ~tie, "over": over, "others": ~small & ~tie & ~over}
+
+
+def _expect_torchs(round_to: Any, rng: np.random.Generator, kind: str) -> None:
+    """What torch's casts give for numbers of such a kind."""
     for name, (exponent, mantissa, finite, dtype) in _TORCH.items():
+        groups = {group: values for group, values in _numbers(rng).items() if group not in SPECIAL}
+        groups = {group: v[_kinds(v, exponent, mantissa, finite)[kind]] for group, v in groups.items()}
+        numbers = {group: values for group, values in groups.items() if len(values)}
         seen = call_inside(_round, round_to, numbers, (exponent, mantissa, finite))
-        expected = {kind: torch.from_numpy(values).to(dtype).float().numpy() for kind, values in numbers.items()}
-        _expect_rounded(name, seen, numbers, expected, signs)
+        expected = {group: torch.from_numpy(values).to(dtype).float().numpy() for group, values in numbers.items()}
+        _expect_rounded(name, seen, numbers, expected)
 
 
-@check(FORMATS, points=1.25)
-def rounding_is_torchs(round_to, *, rng):
-    """`round_to` gives what torch's casts to float16, bfloat16, float8_e5m2 and float8_e4m3fn give."""
-    _expect_torchs(round_to, {kind: values for kind, values in _numbers(rng).items() if kind not in SPECIAL})
+@check(FORMATS, points=0.75)
+def numbers_go_to_the_nearest(round_to, *, rng):
+    """Numbers go to the nearest number of the format, as in torch's casts to two formats of 16 bits and two of 8."""
+    _expect_torchs(round_to, rng, "others")
+
+
+@check(FORMATS, points=0.25)
+def of_two_equally_near_the_even_one_wins(round_to, *, rng):
+    """A number halfway between two goes to the even multiple of the step."""
+    _expect_torchs(round_to, rng, "ties")
+
+
+@check(FORMATS, points=0.25)
+def below_the_smallest_exponent_the_step_stays(round_to, *, rng):
+    """Numbers below the smallest exponent go to the nearest subnormal, or to 0."""
+    _expect_torchs(round_to, rng, "small")
+
+
+@check(FORMATS, points=0.25)
+def what_rounds_past_the_largest_overflows(round_to, *, rng):
+    """What rounds past the largest number becomes infinity, or the largest number with `finite`, and nothing else."""
+    _expect_torchs(round_to, rng, "over")
 
 
 @check(FORMATS, points=0.25)
 def nan_infinity_and_signs_are_torchs(round_to, *, rng):
     """NaN, infinities and the sign of 0 are those of torch's casts, also for numbers that round to −0."""
     numbers = {kind: values for kind, values in _numbers(rng).items() if kind in SPECIAL}
-    _expect_torchs(round_to, {**numbers, "numbers that round to 0": np.float32([-1e-45, 1e-45, -1e-44])}, signs=True)
+    numbers["numbers that round to 0"] = np.float32([-1e-45, 1e-45, -1e-44])
+    for name, (exponent, mantissa, finite, dtype) in _TORCH.items():
+        seen = call_inside(_round, round_to, numbers, (exponent, mantissa, finite))
+        expected = {kind: torch.from_numpy(values).to(dtype).float().numpy() for kind, values in numbers.items()}
+        _expect_rounded(name, seen, numbers, expected, signs=True)
 
 
-@check(FORMATS, points=0.5)
+@check(FORMATS, points=0.25)
 def other_formats_round_as_well(round_to, *, rng):
-    """Formats that torch does not have follow the same rules: 8 and 10 bits (TF32), 3 and 2, 2 and 1, finite or not."""
+    """Formats that torch does not have follow the same rules: 8 and 10 bits (TF32), 6 and 9, 3 and 2, 2 and 1."""
     numbers = {name: values for name, values in _numbers(rng).items() if name == "random numbers"}
     numbers["small numbers"] = (rng.integers(-4000, 4001, 4000) / 128).astype(np.float32)
-    for exponent, mantissa, finite in ((8, 10, False), (3, 2, False), (3, 2, True), (2, 1, True), (4, 3, False)):
-        seen = call_inside(_round, round_to, numbers, (exponent, mantissa, finite))
-        expected = {kind: _nearest(values, exponent, mantissa, finite) for kind, values in numbers.items()}
-        case = f"{exponent} exponent bits, {mantissa} mantissa bits{', finite' if finite else ''}"
-        _expect_rounded(case, seen, numbers, expected)
+    for how in ((8, 10, False), (6, 9, False), (3, 2, False), (3, 2, True), (2, 1, True), (4, 3, False)):
+        there = {name: values[_kinds(values, *how)["others"]] for name, values in numbers.items()}
+        seen = call_inside(_round, round_to, there, how)
+        expected = {name: _nearest(values, *how) for name, values in there.items()}
+        case = f"{how[0]} exponent bits, {how[1]} mantissa bits{', finite' if how[2] else ''}"
+        _expect_rounded(case, seen, there, expected)
 
 
 def _nearest(values: np.ndarray, exponent: int, mantissa: int, finite: bool) -> np.ndarray:
@@ -159,21 +197,19 @@ class _Dtypes(TorchDispatchMode):
         return result
 
 
-def _dtypes(round_to: Any, x: torch.Tensor) -> tuple[list[str], list]:
-    """Where the submission runs: the dtypes that were made, and x rounded to each format."""
+def _dtypes(round_to: Any, x: torch.Tensor) -> list[str]:
+    """Where the submission runs: the dtypes that were made while x was rounded to each format."""
     seen = _Dtypes()
     with seen:
-        rounded = [round_to(x.clone(), *how) for *how, _ in _TORCH.values()]
-    return sorted(seen.found), [None if y is None else y.numpy().copy() for y in rounded]
+        for *how, _ in _TORCH.values():
+            round_to(x.clone(), *how)
+    return sorted(seen.found)
 
 
 @check(FORMATS, veto=True)
 def no_cast_does_the_work(round_to, *, rng):
     """`round_to` makes no tensor of a floating type of 16 or 8 bits."""
-    x = torch.from_numpy(rng.standard_normal(99)).float()
-    names, rounded = call_inside(_dtypes, round_to, x)
+    names = call_inside(_dtypes, round_to, torch.from_numpy(rng.standard_normal(99)).float())
     found = [name for name in names if name.startswith(("float16", "bfloat16", "float8", "half"))]
     if found:
         fail(f"round_to casts to {', '.join(found)}: compute the rounding", "dtypes", found)
-    for (name, (*_, dtype)), got in zip(_TORCH.items(), rounded, strict=True):
-        expect_close(name, got, x.to(dtype).float().numpy(), what="what round_to returns", rtol=0.0)

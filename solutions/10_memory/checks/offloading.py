@@ -140,26 +140,34 @@ def _expected(name: str, rows: int, seed: int, least: int, ignored: str) -> dict
     return {"output": bits([y]), "backward": backward, "again": again, "moved": moved, "saved": len(saved)}
 
 
-def _cases(rng: Any) -> list[tuple[str, str, int, int, str]]:
-    """(what it is called, then what `_observe` takes without the seed)."""
-    rows = 2 * int(rng.integers(20, 60))
-    exactly = 32 * rows
-    cases = [(f"{name}, {rows} rows", name, rows, 0, "") for name in _FUNCTIONS]
-    for name in ("a chain", "two halves of one storage", "a part of w", "a mask and whole numbers", "normalised"):
-        for least in (exactly, exactly + 1, exactly - 4):
-            cases.append((f"{name}, {rows} rows, min_bytes = {least}", name, rows, least, ""))
-        for ignored in ("a view of w", "w"):
-            cases.append((f"{name}, {rows} rows, {ignored} ignored", name, rows, 0, ignored))
-    return cases
+#: Functions of which some saved tensors are as large as x, and some lie on w.
+_LARGE = ("a chain", "two halves of one storage", "a part of w", "a mask and whole numbers", "normalised")
+
+
+def _all(rows: int) -> list[tuple[str, str, int, int, str]]:
+    """Everything goes: (what the case is called, then what `_observe` takes without the seed)."""
+    return [(f"{name}, {rows} rows", name, rows, 0, "") for name in _FUNCTIONS]
+
+
+def _limits(rows: int) -> list[tuple[str, str, int, int, str]]:
+    """With `min_bytes`, at, above and below what x has."""
+    limits = (32 * rows, 32 * rows + 1, 32 * rows - 4)
+    return [(f"{name}, {rows} rows, min_bytes = {n}", name, rows, n, "") for name in _LARGE for n in limits]
+
+
+def _ignored(rows: int) -> list[tuple[str, str, int, int, str]]:
+    """With `ignore`."""
+    return [(f"{name}, {rows} rows, {of} ignored", name, rows, 0, of) for name in _LARGE for of in ("a view of w", "w")]
 
 
 def _drive(rank: int, world_size: int, offload: Any, cases: list[tuple]) -> list[dict[str, Any]]:
     return [_observe(offload, *case) for case in cases]
 
 
-def _each(offload: Any, rng: Any) -> list[tuple[str, dict, dict]]:
+def _each(offload: Any, rng: Any, *kinds: Callable) -> list[tuple[str, dict, dict]]:
     """Each case, what was seen and what is expected. A process of its own: hooks that are never left would stay."""
-    cases = _cases(rng)
+    rows = 2 * int(rng.integers(20, 60))
+    cases = [case for kind in kinds for case in kind(rows)]
     drawn = [(*how[:2], inputs.seed(rng), *how[2:]) for _, *how in cases]
     observed = run_ranks(_drive, 1, (offload, drawn))[0]
     wanted = [_expected(*how) for how in drawn]
@@ -169,7 +177,7 @@ def _each(offload: Any, rng: Any) -> list[tuple[str, dict, dict]]:
 @check(OFFLOAD, veto=True)
 def gradients_stay_bit_for_bit(offload, *, rng):
     """Output and gradients are those without offload, bit for bit, even in a second backward through the same graph."""
-    observed = _each(offload, rng)
+    observed = _each(offload, rng, _all, _limits, _ignored)
     words = {"output": "the output", "backward": "a gradient", "again": "a gradient of the second backward"}
     evidence = [[seen[what] == want[what] for what in words] for _, seen, want in observed]
     for case, seen, want in observed:
@@ -178,10 +186,8 @@ def gradients_stay_bit_for_bit(offload, *, rng):
                 fail(f"{words_of_it} differs from that without offload", case, evidence)
 
 
-@check(OFFLOAD, points=1)
-def what_is_large_goes_to_the_host(offload, *, rng):
-    """What the graph saves in `with` goes to the host, but not tensors under `min_bytes` or on storages of `ignore`."""
-    observed = _each(offload, rng)
+def _expect_sizes(observed: list[tuple[str, dict, dict]]) -> None:
+    """The tensors that should go to the host do, and no others."""
     evidence = [
         [len(seen["sizes"]), len(set(want["moved"]) - set(seen["sizes"])), seen["outside"]]
         for _, seen, want in observed
@@ -197,6 +203,24 @@ def what_is_large_goes_to_the_host(offload, *, rng):
             fail(f"a tensor of {max(got - wanted)} bytes was put to the host and should have stayed", case, evidence)
 
 
+@check(OFFLOAD, points=0.5)
+def what_the_graph_saves_goes_to_the_host(offload, *, rng):
+    """What the graph saves in `with` goes to the host, and nothing else does."""
+    _expect_sizes(_each(offload, rng, _all))
+
+
+@check(OFFLOAD, points=0.25)
+def what_is_small_stays(offload, *, rng):
+    """Tensors whose own elements have fewer than `min_bytes` bytes stay, and no others."""
+    _expect_sizes(_each(offload, rng, _limits))
+
+
+@check(OFFLOAD, points=0.25)
+def what_is_ignored_stays(offload, *, rng):
+    """Tensors that share a storage with one of those in `ignore` stay, whatever views they are, and no others."""
+    _expect_sizes(_each(offload, rng, _ignored))
+
+
 def _expect_moved(case: str, seen: dict, want: dict) -> None:
     """Something went to the host, if anything should have."""
     if want["moved"] and not seen["sizes"]:
@@ -206,7 +230,7 @@ def _expect_moved(case: str, seen: dict, want: dict) -> None:
 @check(OFFLOAD, points=0.25)
 def each_saved_tensor_is_put_once(offload, *, rng):
     """There is at most one `put` for a saved tensor, and no `get` before backward needs it."""
-    for case, seen, want in _each(offload, rng):
+    for case, seen, want in _each(offload, rng, _all):
         _expect_moved(case, seen, want)
         evidence = [len(seen["sizes"]) > want["saved"], seen["early"] > 0]
         if len(seen["sizes"]) > want["saved"]:
@@ -215,10 +239,20 @@ def each_saved_tensor_is_put_once(offload, *, rng):
         expect_equal(case, seen["early"], 0, what="the number of calls of get before backward", evidence=evidence)
 
 
+def _unused(rank: int, world_size: int, offload: Any, seed: int) -> int:
+    """Where the submission runs: bytes on the host once a graph is gone that kept a result here and ran no backward."""
+    (x, w), host = _tensors(16, seed), _Host()
+    with offload(host, min_bytes=100):
+        y = (x * (x @ w)).sum().exp() + 0
+    del y
+    gc.collect()
+    return host.nbytes()
+
+
 @check(OFFLOAD, points=0.25)
 def the_host_is_empty_in_the_end(offload, *, rng):
     """`host.nbytes()` is 0 once the graph is gone."""
-    for case, seen, want in _each(offload, rng):
+    for case, seen, want in _each(offload, rng, _all):
         _expect_moved(case, seen, want)
         if seen["left"]:
             fail(
@@ -226,6 +260,10 @@ def the_host_is_empty_in_the_end(offload, *, rng):
                 case,
                 [seen["left"], seen["freed"]],
             )
+    left = run_ranks(_unused, 1, (offload, inputs.seed(rng)))[0]
+    if left:
+        case = "a result of 4 bytes stays, x and x @ w go, and no backward runs"
+        fail(f"the host still holds {left} bytes though the graph is gone", case, "unused")
 
 
 class _Doubling(_Host):

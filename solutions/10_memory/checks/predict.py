@@ -51,12 +51,35 @@ def _sizes(rng, tensor=1):
     )
 
 
-@check(PREDICT, points=1.25)
+def _wider(layer_bytes, tokens, hidden, heads, kv_heads, ffn):
+    """What a layer of twice the widths keeps more, with as many heads."""
+    return layer_bytes(tokens, 2 * hidden, heads, kv_heads, 2 * ffn) - layer_bytes(tokens, hidden, heads, kv_heads, ffn)
+
+
+@check(PREDICT, points=0.75)
 def a_layer_keeps_what_its_operations_need(layer_bytes, *, rng):
-    """On one rank, `layer_bytes` is the sum of all tensors that the layer's operations keep, each once."""
+    """A layer keeps every tensor in bf16 that its operations need, each once: twice the widths, so much more."""
     for _ in range(4):
-        sizes = _sizes(rng)
-        yield Call(layer_bytes, *sizes, gives=_expected(*sizes, 1, False, "all"), what="the number of bytes")
+        tokens, hidden, heads, kv_heads, ffn = sizes = _sizes(rng)
+        both = [_expected(tokens, k * hidden, heads, kv_heads, k * ffn, 1, False, "all").numbers for k in (1, 2)]
+        name = f"layer_bytes{sizes} and that of twice the widths"
+        gives = close(both[1] - both[0], rtol=1e-9)
+        yield Call(_wider, layer_bytes, *sizes, gives=gives, name=name, what="the difference")
+
+
+def _statistics(layer_bytes, *sizes):
+    """What does not grow with the widths."""
+    return layer_bytes(*sizes) - _wider(layer_bytes, *sizes)
+
+
+@check(PREDICT, points=0.25)
+def statistics_are_kept_too(layer_bytes, *, rng):
+    """A layer also keeps the statistics of attention and of both norms, which do not grow with the widths."""
+    for _ in range(3):
+        tokens, _, heads, *_ = sizes = _sizes(rng)
+        name, what = f"layer_bytes{sizes}, twice, less that of twice the widths", "what does not grow"
+        gives = close(float(tokens * (4 * heads + 8)), rtol=1e-9)
+        yield Call(_statistics, layer_bytes, *sizes, gives=gives, name=name, what=what)
 
 
 def _left_out(layer_bytes, *sizes):
@@ -64,16 +87,31 @@ def _left_out(layer_bytes, *sizes):
     return layer_bytes(*sizes) - layer_bytes(*sizes, keep="cheap")
 
 
-@check(PREDICT, points=0.5)
-def what_is_computed_again_is_not_kept(layer_bytes, *, rng):
-    """With `keep="cheap"` and `keep="input"`, what is computed again is left out, and nothing else."""
+@check(PREDICT, points=0.25)
+def cheap_results_are_not_kept(layer_bytes, *, rng):
+    """With `keep="cheap"`, what is computed again is left out, statistics included, and nothing else."""
     for _ in range(2):
         sizes = _sizes(rng)
         left_out = _expected(*sizes, 1, False, "all").numbers - _expected(*sizes, 1, False, "cheap").numbers
         name = f'layer_bytes{sizes} less that with keep="cheap"'
         yield Call(_left_out, layer_bytes, *sizes, gives=close(left_out, rtol=1e-9), name=name, what="the difference")
-        gives = _expected(*sizes, 1, False, "input")
-        yield Call(layer_bytes, *sizes, 1, False, "input", gives=gives, what="the number of bytes")
+
+
+@check(PREDICT, points=0.25)
+def the_input_alone_can_be_kept(layer_bytes, *, rng):
+    """With `keep="input"` only the layer's input is kept."""
+    for _ in range(2):
+        how = *_sizes(rng), 1, False, "input"
+        yield Call(layer_bytes, *how, gives=_expected(*how), what="the number of bytes")
+
+
+_SHARE = "what a rank keeps, over what one rank keeps alone,"
+
+
+def _share(layer_bytes, tensor, parallel, *sizes):
+    """What one of so many ranks keeps of a layer's input, over what one rank keeps alone; 0 if that is nothing."""
+    alone = layer_bytes(*sizes, keep="input")
+    return layer_bytes(*sizes, tensor, parallel, "input") / alone if alone else 0.0
 
 
 def _whole(layer_bytes, tensor, *sizes):
@@ -87,34 +125,43 @@ def _parts(layer_bytes, tensor, *sizes):
     return tensor * layer_bytes(*sizes, tensor, True) / alone if alone else 0.0
 
 
-@check(PREDICT, points=0.75)
+@check(PREDICT, points=0.5)
 def ranks_share_what_lies_inside(layer_bytes, *, rng):
-    """`tensor` divides what lies inside the halves, and with sequence parallelism everything."""
+    """`tensor` divides what lies inside the halves, and nothing else without sequence parallelism."""
     for tensor in (4, 3, 8):
         sizes = _sizes(rng, tensor)
         whole = sizes[0] * (8 * sizes[1] + 8)
         name, what = f"layer_bytes{sizes} with tensor={tensor}", "what is whole on every rank"
-        yield Call(_whole, layer_bytes, tensor, *sizes, gives=close(whole, rtol=1e-9), name=name, what=what)
-        name, what = f"{name} and sequence parallelism", "what all ranks keep, over what one rank keeps alone,"
+        yield Call(_whole, layer_bytes, tensor, *sizes, gives=close(float(whole), rtol=1e-9), name=name, what=what)
+        name = f"{name} and keep='input'"
+        yield Call(_share, layer_bytes, tensor, False, *sizes, gives=close(1.0, rtol=1e-9), name=name, what=_SHARE)
+
+
+@check(PREDICT, points=0.25)
+def sequence_parallelism_divides_everything(layer_bytes, *, rng):
+    """With sequence parallelism each of `tensor` ranks keeps its part of everything, the layer's input included."""
+    for tensor in (4, 3, 8):
+        sizes = _sizes(rng, tensor)
+        name = f"layer_bytes{sizes} with tensor={tensor} and sequence parallelism"
+        what = "what all ranks keep, over what one rank keeps alone,"
         yield Call(_parts, layer_bytes, tensor, *sizes, gives=close(1.0, rtol=1e-9), name=name, what=what)
-        for parallel in (False, True):
-            how = tensor, parallel, "input"
-            yield Call(layer_bytes, *sizes, *how, gives=_expected(*sizes, *how), what="the number of bytes")
+        name, gives = f"{name} and keep='input'", close(1 / tensor, rtol=1e-9)
+        yield Call(_share, layer_bytes, tensor, True, *sizes, gives=gives, name=name, what=_SHARE)
 
 
-def _stage(stage_bytes, rng, stages, stage, micro_batches, logits=()):
+def _stage(stage_bytes, rng, stages, stage, micro_batches):
     """A call for a stage: one forward at a time enters it before its first backward, and then they alternate."""
     per_stage, layer, alive, most = int(rng.integers(1, 6)), int(rng.integers(1, 10**6)), 0, 0
     for started in range(1, micro_batches + 1):
         alive += 1
         most = max(most, alive)
         alive -= started >= stages - stage
-    expected = layer * per_stage * most + (sum(logits) if stage == stages - 1 else 0)
-    arguments = layer, stages * per_stage, stages, micro_batches, stage, *logits
-    return Call(stage_bytes, *arguments, gives=close(expected, rtol=1e-9), what="the number of bytes")
+    arguments = layer, stages * per_stage, stages, micro_batches, stage
+    gives = close(float(layer * per_stage * most), rtol=1e-9)
+    return Call(stage_bytes, *arguments, gives=gives, what="the number of bytes")
 
 
-@check(PREDICT, points=0.25)
+@check(PREDICT, points=0.5)
 def a_stage_holds_its_micro_batches(stage_bytes, *, rng):
     """`stage_bytes` counts the micro-batches that a stage holds at once under 1F1B: min(M, stages − stage)."""
     for stages, stage, micro_batches in ((6, 1, 3), (6, 1, 9), (5, 4, 7), (4, 0, 4), (1, 0, 2)):
@@ -124,8 +171,18 @@ def a_stage_holds_its_micro_batches(stage_bytes, *, rng):
         yield _stage(stage_bytes, rng, stages, int(rng.integers(0, stages)), int(rng.integers(1, 12)))
 
 
+def _logits(stage_bytes, layer, layers, stages, micro_batches, stage, logits):
+    """What a stage holds more if logits have so many bytes."""
+    plain = layer, layers, stages, micro_batches, stage
+    return stage_bytes(*plain, logits) - stage_bytes(*plain)
+
+
 @check(PREDICT, points=0.25)
 def the_last_stage_has_the_logits(stage_bytes, *, rng):
     """The last stage holds the logits of one micro-batch besides, and no other stage does."""
     for stages, stage in ((4, 3), (4, 0), (1, 0), (int(rng.integers(3, 9)), 1)):
-        yield _stage(stage_bytes, rng, stages, stage, int(rng.integers(2, 12)), (int(rng.integers(1, 10**6)),))
+        layer, micro_batches, logits = (int(n) for n in rng.integers(2, [10**6, 12, 10**6]))
+        arguments = layer, stages * int(rng.integers(1, 6)), stages, micro_batches, stage, logits
+        gives = close(float(logits if stage == stages - 1 else 0), atol=1e-6)
+        name = f"stage_bytes{arguments} less that without logits"
+        yield Call(_logits, stage_bytes, *arguments, gives=gives, name=name, what="the difference")

@@ -9,7 +9,7 @@ from typing import Any
 from autograder.checking.cases import Call, close, complaint, fact
 from autograder.checking.check import check
 
-PRICES = "10-ex4-segments"
+PRICES = "10-ex4-cheapest"
 
 
 def _least(freed, costs, layers, needed):

@@ -1,4 +1,4 @@
-"""Exercise 6, second part: a scaled loss, and ranks that skip a step together."""
+"""Exercise 7: a scaled loss, and ranks that skip a step together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import nn
 
 from autograder.checking.cases import Case, close, fact
 from autograder.checking.check import check
-from autograder.checks.memory.formats import FORMATS
+
+SCALER = "10-ex7-loss-scaler"
 
 SHAPES = [(3,), (2, 2)]
 
@@ -85,7 +86,7 @@ def _case(scaler, words, how, start, steps, *facts):
     return Case(f"{words}, {how}", len(start), _drive, (scaler, how, start, steps), expect)
 
 
-@check(FORMATS, points=0.75)
+@check(SCALER, points=0.75)
 def small_gradients_survive(LossScaler, *, rng):
     """The masters step with the gradients of the unscaled loss, in float32, even where float16 has only zeros."""
     for n, scale in ((1, 2.0**16), (2, 2.0**20), (2, 2.0**16)):
@@ -94,7 +95,7 @@ def small_gradients_survive(LossScaler, *, rng):
         yield _case(LossScaler, "tiny gradients", how, start, [_values(rng, n, 0.01) for _ in range(2)], "masters")
 
 
-@check(FORMATS, points=0.75)
+@check(SCALER, points=0.75)
 def all_ranks_skip_together(LossScaler, *, rng):
     """If a gradient on any rank has an infinity or a NaN, step returns False on all, and no master moves."""
     for n in (2, 3):
@@ -104,7 +105,7 @@ def all_ranks_skip_together(LossScaler, *, rng):
             yield _case(LossScaler, f"{number} on a rank in step 2", how, start, steps, "stepped", "masters")
 
 
-@check(FORMATS, points=0.25)
+@check(SCALER, points=0.25)
 def the_scale_halves_and_doubles(LossScaler, *, rng):
     """scale is halved by every step that is skipped, and doubled after `interval` others in a row."""
     for n, interval in ((2, 2), (1, 3), (3, 2)):
@@ -116,7 +117,7 @@ def the_scale_halves_and_doubles(LossScaler, *, rng):
         )
 
 
-@check(FORMATS, points=0.25)
+@check(SCALER, points=0.25)
 def a_step_leaves_all_in_order(LossScaler, *, rng):
     """The parameters are copies of the masters, gradients are gone, a skipped step changes nothing that is kept."""
     for n in (2, 3):
