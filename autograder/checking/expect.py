@@ -167,6 +167,8 @@ def expect_close(
         place = f" at index {tuple(int(i) for i in at)}" if worst.ndim else ""
         one, other = digits_that_differ(got_array[at], expected[at])
         values = f"got {one}" + (f", expected {other}" if show_expected else "")
+        if (wrong := int(np.sum(~(worst <= bound)))) > 1:
+            values += f" ({wrong} of {worst.size} numbers are wrong)"
         fail(f"{what} is wrong{place}: {values}{'; ' + because if because else ''}", case, seen)
 
 
@@ -371,6 +373,8 @@ LONG = 200
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return repr(float(f"{value:.12g}"))  # 11.85, not 11.850000000000001
     return repr(value.tolist()) if isinstance(value, (np.ndarray, np.integer)) else repr(value)
 
 
@@ -382,7 +386,7 @@ def shown(value: Any, most: int = LONG) -> str:
 
 def digits_that_differ(a: Any, b: Any) -> tuple[str, str]:
     """Two numbers with six digits, or with as many as it takes to tell them apart; whole numbers whole."""
-    if all(isinstance(n, (int, float, np.integer, np.floating)) and n == n // 1 and abs(n) < 1e16 for n in (a, b)):
+    if all(np.isrealobj(n) and abs(n) < 1e16 and n == n // 1 for n in (a, b)):
         return f"{a:.0f}", f"{b:.0f}"
     for digits in (6, 9, 12, 17):
         one, other = f"{a:.{digits}g}", f"{b:.{digits}g}"

@@ -228,7 +228,7 @@ class ColumnParallelLinear(nn.Module):
 
 
 class RowParallelLinear(nn.Module):
-    """A linear layer of which this rank has some inputs; the ranks' terms of the output are added up.
+    """A linear layer of which this rank has some inputs; the ranks' partial sums of the output are added up.
 
     linear: the unsplit layer, equal on all ranks. Its weight (out, in) becomes (out, in/N); its bias stays whole.
     Source: Shoeybi et al. 2019, section 3.

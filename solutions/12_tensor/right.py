@@ -202,7 +202,7 @@ def attention_head_by_head():
             mixed = torch.cat(heads, dim=-1).transpose(0, 1)
             return Leave.apply(mixed @ self.proj.weight.t()) + self.proj.bias
 
-        def add_terms(self):
+        def sum_partial_gradients(self):
             for one in (self.k, self.v):
                 whole = torch.zeros(self.kv_heads * self.size, one.in_features)
                 whole[self.rows] = one.weight.grad

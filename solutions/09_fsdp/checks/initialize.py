@@ -84,7 +84,7 @@ class Peak:
     """What was alive besides the shard. shard: rank 0's, so that an answer that draws nothing does not pass."""
 
     shard: Any = fact("the shard")
-    tensors: float = fact("the number of whole tensors alive at once", seen=lambda number: number > COUNT / 2)
+    tensors: float = fact("the memory alive besides the shard, in tensors,", seen=lambda number: number > COUNT / 2)
 
 
 def _drive_peak(rank: int, world_size: int, initialize: Any) -> Peak:

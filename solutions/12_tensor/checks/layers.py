@@ -31,7 +31,9 @@ class Run:
         "the number of elements that parameters() hold in memory",
         "the layer has copies of its own pieces and nothing else: a view would keep the whole tensor",
     )
-    added: Any = fact("the gradient of {} after add_terms(), minus the sum of the ranks' terms,")
+    added: Any = fact(
+        "the gradient of {} after sum_partial_gradients(), minus the sum of the ranks' partial gradients,"
+    )
     terms: Any = clue()
 
 
@@ -43,9 +45,9 @@ def _run(
     x = torch.tensor(xs[rank], requires_grad=how != "x without a gradient")
     y = layer(x)
     y.backward(torch.tensor(grads[rank]))
-    terms = {name: attrgetter(name)(layer).grad.clone() for name in names} if how == "add_terms" else {}
+    terms = {name: attrgetter(name)(layer).grad.clone() for name in names} if how == "sum_partial_gradients" else {}
     if terms:
-        layer.add_terms()
+        layer.sum_partial_gradients()
     stored = [(p.untyped_storage(), p.element_size()) for p in layer.parameters()]
     held = {storage.data_ptr(): storage.nbytes() // size for storage, size in stored}
     found = {name: attrgetter(name)(layer).grad for name in names}
@@ -256,7 +258,7 @@ def _attention(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
 def _attention_case(
     rng: np.random.Generator, n: int, layer_class: Any, heads: int, kv_heads: int, judged: str = "values"
 ) -> Case:
-    """judged: values, output (both without bias), bias (x is 0), terms (after add_terms()), or sends."""
+    """judged: values, output (both without bias), bias (x is 0), terms (after sum_partial_gradients()), or sends."""
     size, positions, batch = 2 * int(rng.integers(1, 3)), n * int(rng.integers(2, 4)), int(rng.integers(1, 4))
     width = heads * size
     shapes = {"q": width, "k": kv_heads * size, "v": kv_heads * size, "proj": width}
@@ -271,7 +273,7 @@ def _attention_case(
     rows = [slice(rank * kv_heads // n * size, rank * kv_heads // n * size + own) for rank in range(n)]
     axes: dict[str, Any] = {"q.weight": 0, "k.weight": rows, "v.weight": rows, "proj.weight": 1, "proj.bias": None}
     if judged == "values":
-        del axes["proj.bias"]  # it has one term
+        del axes["proj.bias"]  # it has a partial gradient
     if judged == "terms":
         axes = {"proj.bias": None} if kv_heads >= n else {"k.weight": rows, "v.weight": rows}
     outputs = _near(y, np.split(y, n))
@@ -286,7 +288,7 @@ def _attention_case(
     }
 
     def added_up(runs: list[Run]) -> list[Run]:
-        """With the gradients after add_terms() minus the sum of the terms of the ranks that hold the same."""
+        """With the gradients after sum_partial_gradients() minus the sum of those of the ranks that hold the same."""
         copies = n if kv_heads >= n else n // kv_heads
         return [
             replace(run, added={name: run.gradients[name] - sum(same.terms[name] for same in group) for name in axes})
@@ -300,7 +302,14 @@ def _attention_case(
         f"{heads} query heads and {kv_heads} of keys and values, of size {size}, x {x.shape}",
         n,
         _run,
-        (layer_class, block, np.split(x, n), np.split(grad, n), list(axes), "add_terms" if judged == "terms" else ""),
+        (
+            layer_class,
+            block,
+            np.split(x, n),
+            np.split(grad, n),
+            list(axes),
+            "sum_partial_gradients" if judged == "terms" else "",
+        ),
         runs[judged],
         sends=[("all_gather", part), ("reduce_scatter", whole)] * 2 if judged == "sends" else None,
         sees=added_up if judged == "terms" else None,
@@ -330,14 +339,14 @@ def attention_adds_its_bias_once(ParallelAttention, *, rng):
 
 @check("12-ex5-attention", points=0.25)
 def terms_of_the_bias_are_added_up(ParallelAttention, *, rng):
-    """After add_terms() the bias of proj has its whole gradient on every rank."""
+    """After sum_partial_gradients() the bias of proj has its whole gradient on every rank."""
     for n, heads, kv_heads in ((2, 4, 2), (4, 8, 4)):
         yield _attention_case(rng, n, ParallelAttention, heads, kv_heads, judged="terms")
 
 
 @check("12-ex5-attention", points=0.5)
 def terms_of_copies_are_added_up(ParallelAttention, *, rng):
-    """After add_terms() copies of keys and values have the whole gradient of their head."""
+    """After sum_partial_gradients() copies of keys and values have the whole gradient of their head."""
     for n, heads, kv_heads in ((2, 4, 1), (4, 8, 2), (4, 4, 1)):
         yield _attention_case(rng, n, ParallelAttention, heads, kv_heads, judged="terms")
 
