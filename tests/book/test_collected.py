@@ -88,7 +88,7 @@ def page(marked):
     paragraph = nodes.paragraph("", "word " * 1200)
     folded = nodes.container("", paragraph.deepcopy(), design_component="dropdown")
     document = utils.new_document("")
-    code = nodes.container("", nodes.literal_block("", "line\n" * 120), classes=["cell_input"])  # 10 minutes
+    code = nodes.container("", nodes.literal_block("", "line\n" * 120), classes=["cell_input"])  # 13 minutes
     cell = nodes.container("", code, hide_mode="input")
     document += nodes.section("", nodes.title("", "A title"), paragraph, nodes.math_block(), folded, cell)
     for name in [*(["Optional sections"] * marked), "Quiz"]:
@@ -97,8 +97,8 @@ def page(marked):
 
 
 def test_a_chapter_with_optional_sections_says_the_minutes_of_its_core_and_of_all():
-    assert effort.reading(page(marked=True)) == [15, 35]  # 10 + 1/2; 30 + 1/2 + 1 + 1
-    assert effort.reading(page(marked=False)) == [35]
+    assert effort.reading(page(marked=True)) == [15, 45]  # 13 + 2/3; 40 + 2/3 + 4/3 + 4/3
+    assert effort.reading(page(marked=False)) == [45]
     assert effort.reading(utils.new_document("")) == [5]
 
 
