@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +26,11 @@ class Quantized:
     """A vector in 8 bits."""
 
     odd: str = complaint()
-    scales: Any = fact("the scales")
+    scales: Any = fact("a block's scale, as a multiple of its largest magnitude / 127,")
     off: float = fact("the largest error of an entry, in steps of its block's scale,", "rounding is off by half a step")
 
 
-def _quantized(got: Any, x: torch.Tensor, block: int) -> Quantized:
+def _quantized(got: Any, x: np.ndarray, block: int) -> Quantized:
     if odd := no_pair(got, "(q, scales)"):
         return Quantized(odd, [], 0.0)
     q, scales = got
@@ -38,34 +38,42 @@ def _quantized(got: Any, x: torch.Tensor, block: int) -> Quantized:
     right = [("torch.int8", (len(x),)), ("torch.float32", (len(x) // block,))]
     if kinds != right:
         return Quantized(f"(q, scales) are {kinds}, expected {right}", [], 0.0)
-    steps = _scales(x.numpy(), block)
-    divisors = np.where(steps > 0, steps, 1.0)
-    entries = x.numpy().astype(np.float64).reshape(-1, block) / divisors[:, None]
-    off = float(np.abs(q.numpy().reshape(-1, block) - entries).max())
+    blocks = x.astype(np.float64).reshape(-1, block)
+    steps = np.abs(blocks).max(axis=1) / 127
     # A scale of a block of zeros may be any.
-    return Quantized("", np.where(steps > 0, scales.numpy() / divisors, 1.0), off)
+    multiples = np.where(steps > 0, scales.numpy() / np.where(steps > 0, steps, 1.0), 1.0)
+    own = np.where((steps > 0) & (multiples > 0), scales.numpy(), 1.0)
+    return Quantized("", multiples, float(np.abs(q.numpy().reshape(-1, block) - blocks / own[:, None]).max()))
 
 
-def _scales(x: np.ndarray, block: int) -> np.ndarray:
-    return np.abs(x.astype(np.float64).reshape(-1, block)).max(axis=1) / 127
-
-
-def _quantize(quantize: Any, x: np.ndarray, block: int, name: str) -> Call:
-    ones = close(np.ones(len(x) // block), atol=1e-5)
-    gives = Quantized("", ones, at_most(0.5, slack=SLACK))
+def _quantize(quantize: Any, x: np.ndarray, block: int, name: str, *facts: str) -> Call:
+    right = {"scales": close(np.ones(len(x) // block), atol=1e-5), "off": at_most(0.5, slack=SLACK)}
+    gives = Quantized("", **{fact_: right[fact_] for fact_ in facts})
     shows = f"{x.tolist()}, {block}" if len(x) < 10 else ""
-    return Call(quantize, torch.from_numpy(x), block, gives=gives, sees=_quantized, name=name, shows=shows)
+    # Judged with x itself: the answer may have changed its copy.
+    return Call(quantize, torch.from_numpy(x), block, gives=gives, name=name, shows=shows,
+                sees=lambda got, *_: _quantized(got, x, block))  # fmt: skip
 
 
-@check(INT8, points=0.75)
-def quantize_rounds_each_block(quantize, *, rng):
-    """Each block has its largest magnitude / 127 as its scale, and its entries are rounded to the nearest step."""
+def _blocks(quantize: Any, rng: np.random.Generator, fact_: str) -> Iterator[Call]:
     for block, count in ((3, 2), (128, 3), (int(rng.integers(20, 60)), 5)):
         sizes = 10.0 ** rng.permutation(np.arange(count) - 2)[:, None]
         x = rng.normal(size=(count, block)) * sizes
         x[0, 0] = -8 * sizes[0, 0]  # its largest is negative
         x[-1] *= count < 5  # the last case ends with a block of zeros
-        yield _quantize(quantize, x.reshape(-1).astype(np.float32), block, f"{count} blocks of {block} entries")
+        yield _quantize(quantize, x.reshape(-1).astype(np.float32), block, f"{count} blocks of {block} entries", fact_)
+
+
+@check(INT8, points=0.25)
+def each_block_has_its_scale(quantize, *, rng):
+    """The scale of each block is its largest magnitude / 127."""
+    yield from _blocks(quantize, rng, "scales")
+
+
+@check(INT8, points=0.5)
+def entries_are_rounded_to_the_nearest(quantize, *, rng):
+    """Each entry is rounded to the nearest multiple of the scale that its block has."""
+    yield from _blocks(quantize, rng, "off")
 
 
 @check(INT8, points=0.25)
@@ -73,7 +81,7 @@ def small_numbers_keep_their_bits(quantize, *, rng):
     """Numbers of 1e-8 and 1e-30 are rounded as finely as large ones: a scale has no smallest value."""
     for exponent in (-33, int(rng.integers(-60, -40)), -106):
         x = _steps(rng, 3, 16) * np.float32(2.0**exponent)
-        yield _quantize(quantize, x, 16, f"entries of about {2.0 ** (exponent + 6):.0e}")
+        yield _quantize(quantize, x, 16, f"entries of about {2.0 ** (exponent + 6):.0e}", "scales", "off")
 
 
 def _steps(rng: np.random.Generator, blocks: int, block: int) -> np.ndarray:
@@ -94,6 +102,12 @@ class Summed:
 
 def _flat(rank: int, world_size: int, function: Any, grads: list, block: int) -> Summed:
     return _summed(function(torch.from_numpy(grads[rank].copy()), block))
+
+
+def _both(rank: int, world_size: int, functions: tuple, grads: list, block: int) -> Summed:
+    _flat(rank, world_size, functions[0], grads, block)
+    dist.barrier()
+    return _flat(rank, world_size, functions[1], grads, block)
 
 
 def _hops(rank: int, world_size: int, function: Any, grads: list, block: int, gpus: int) -> Summed:
@@ -132,7 +146,8 @@ def _sum(function: Any, rng: np.random.Generator, n: int, block: int, judged: st
     expect = [Summed("", **({judged: one[judged]} if judged else {})) for one in facts]
     name = f"{numel} entries in blocks of {block}" + f", {n // (gpus or 1)} nodes of {gpus}" * bool(gpus)
     args = (function, grads, block, *([gpus] if gpus else []))
-    return Case(name, n, _hops if gpus else _flat, args, expect, sees=_compared, **how)
+    run = _hops if gpus else _both if isinstance(function, tuple) else _flat
+    return Case(name, n, run, args, expect, sees=_compared, **how)
 
 
 @check(INT8, points=1.25)
@@ -164,14 +179,18 @@ def two_hops_end_at_the_ranks_chunk(reduce_scatter_two_hops, *, rng):
 
 
 def _spent(enough: dict[str, tuple[int, int]]) -> Callable[[int, list[Ledger]], str]:
-    """A judge: how many bytes go into collectives of these kinds, at least and at most, and nothing else."""
+    """A judge: how many bytes go into collectives of these kinds, at least and at most, and nothing else.
+
+    Of more than one part, the last is judged, which may put into a kind what the first has put into it.
+    """
 
     def judge(rank: int, parts: list[Ledger]) -> str:
-        messages = [(_kind(m.call), m) for part in parts for m in part]
+        first, messages = ([(_kind(m.call), m) for m in part] for part in (parts[0], parts[-1]))
         if others := [m for kind, m in messages if kind not in enough]:
             return f"rank {rank} calls {others[0].call}, which is not needed"
         for kind, (least, most) in enough.items():
             put = sum(m.bytes for other, m in messages if other == kind)
+            most = max(most, sum(m.bytes for other, m in first if other == kind and len(parts) > 1))
             if not least <= put <= most:
                 what = f"rank {rank} puts {put} bytes into {kind.replace('_', '-')}s"
                 return f"{what}, {most} are enough" if put > most else f"{what}, and there are {least} entries"
@@ -184,14 +203,21 @@ def _kind(call: str) -> str:
     return "all_to_all" if call.startswith("all_to_all") else collective(call)
 
 
-@check(INT8, points=0.75)
-def an_entry_is_a_byte(reduce_scatter_int8, all_reduce_int8, *, rng):
-    """Entries travel as a byte each, with a float32 scale per block, by all-to-alls and all-gathers alone."""
+@check(INT8, points=0.5)
+def an_entry_is_a_byte(reduce_scatter_int8, *, rng):
+    """reduce_scatter_int8: entries travel as a byte each, with a float32 scale per block, by all-to-alls alone."""
     for n, block in ((2, int(rng.integers(20, 60))), (3, 32)):
         exchanged = {"all_to_all": (2 * n * block, 2 * n * (block + 4))}
         yield _sum(reduce_scatter_int8, rng, n, block, "", judge=_spent(exchanged))
-        gathered = {"all_gather": (2 * block, 2 * (block + 4))}
-        yield _sum(all_reduce_int8, rng, n, block, "", whole=True, judge=_spent(exchanged | gathered))
+
+
+@check(INT8, points=0.25)
+def a_sum_is_gathered_in_bytes(reduce_scatter_int8, all_reduce_int8, *, rng):
+    """all_reduce_int8: beyond a reduce_scatter_int8, the sums travel as a byte per entry, by all-gathers alone."""
+    for n, block in ((2, int(rng.integers(20, 60))), (3, 32)):
+        spent = {"all_to_all": (2 * n * block, 2 * n * (block + 4)), "all_gather": (2 * block, 2 * (block + 4))}
+        functions = (reduce_scatter_int8, all_reduce_int8)
+        yield _sum(functions, rng, n, block, "", whole=True, parts=2, judge=_spent(spent))
 
 
 def _across(n: int, gpus: int) -> Callable[[int, list[Ledger]], str]:

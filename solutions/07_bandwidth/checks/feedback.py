@@ -32,18 +32,23 @@ class Steps:
     counts: list[int] = fact("the number of entries sent in call {}")
 
 
-def _drive(feedback_class: Any, ratios: list[float], calls: list[tuple]) -> list[tuple]:
-    """Calls (number of the object, key, gradient): what each returned, and the residual of its key."""
+def _drive(feedback_class: Any, ratios: list[float], calls: list[tuple], refilled: bool) -> list[tuple]:
+    """Calls (number of the object, key, gradient): what each returned, and the residual of its key.
+
+    refilled: do all gradients arrive in one tensor, as a parameter's do in p.grad?
+    """
     objects, found = [feedback_class(ratio) for ratio in ratios], []
+    buffer = torch.empty(calls[0][2].shape)
     for number, key, grad in calls:
-        got = objects[number].compress(key, torch.from_numpy(grad.copy()))
+        given = buffer if refilled else torch.empty(grad.shape)
+        got = objects[number].compress(key, given.copy_(torch.from_numpy(grad)))
         kept = objects[number].residual.get(key)
         pair = strange_pair(got) or tuple(part.detach().clone() for part in got)
         found.append((pair, kept.detach().numpy().copy() if isinstance(kept, torch.Tensor) else type(kept).__name__))
     return found
 
 
-def _steps(found: list[tuple], _driver: Any, _ratios: list[float], calls: list[tuple]) -> Steps:
+def _steps(found: list[tuple], _driver: Any, _ratios: list[float], calls: list[tuple], _refilled: bool) -> Steps:
     """What the residuals have too much is compared with zeros."""
     owed: dict[tuple, np.ndarray] = {}
     before: dict[tuple, np.ndarray] = {}
@@ -85,7 +90,8 @@ def _call(feedback: Any, ratios: list[float], calls: list[tuple], name: str, *fa
         "counts": [max(1, math.floor(ratios[number] * grad.size)) for number, _, grad in calls],
     }
     gives = Steps("", **{fact_: right[fact_] for fact_ in facts})
-    return Call(_drive, feedback, ratios, calls, gives=gives, sees=_steps, name=name)
+    args = (feedback, ratios, calls, "residuals" in facts)
+    return Call(_drive, *args, gives=gives, sees=_steps, name=name)
 
 
 def _grads(rng: np.random.Generator, shape: tuple[int, ...], count: int) -> list[np.ndarray]:
@@ -102,7 +108,7 @@ def _single(feedback: Any, rng: np.random.Generator, fact_: str) -> Iterable[Cal
 
 @check(FEEDBACK, points=1.25)
 def nothing_is_lost(ErrorFeedback, *, rng):
-    """At any time, what was sent plus the residual is the sum of all gradients, bit for bit."""
+    """At any time, what was sent plus the residual is the sum of all gradients, bit for bit; all come in one tensor."""
     yield from _single(ErrorFeedback, rng, "residuals")
 
 
