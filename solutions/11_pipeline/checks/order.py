@@ -175,7 +175,7 @@ def interleaved_keeps_few_alive(interleaved_schedule, *, rng):
 
 @check("11-ex4-interleaved", points=0.25)
 def one_group_is_enough(interleaved_schedule, *, rng):
-    """With M = N, fewer forwards than a warm-up could have, the schedule is complete and has the same bubble."""
+    """With M = N, where a warm-up may have all forwards, the schedule is complete and has the same bubble."""
     for n, c in ((3, 2), [int(k) for k in rng.integers([3, 2], [7, 5])]):
         yield Call(interleaved_schedule, n, n, c, gives=FINE, sees=judge(n, n, c, bubble=(n - 1) / (c * n + n - 1)))
 
