@@ -192,6 +192,8 @@ def _describe_cycle(calls: list[Message]) -> str:
     kind = kinds.pop() if len(kinds) == 1 else "sends and receives"
     chain = " → ".join(str(call.rank) for call in [*calls, calls[0]])
     advice = "One rank must do the opposite first, or use isend, which does not wait."
+    if any(call.call == "isend" for call in calls):
+        advice = "Waiting for an isend waits for its receive: first receive what the others send, then wait."
     if len(calls) == 2 and calls[0].is_send != calls[1].is_send:
         advice = "The tags differ: a receive takes only a message with its own tag."
     return f"A cycle of {kind}, each waiting for the next: {chain}. {advice}"

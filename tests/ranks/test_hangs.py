@@ -201,7 +201,7 @@ HANGS = {
     a_send_without_a_receive: ["1st send to rank 0", "receive: rank 0 made no such receive and has returned"],
     one_receive_too_many: ["4th receive from rank 0", "rank 0 made 3 such sends and has returned"],
     different_tags: ["recv from rank 0 (4 bytes, tag 2)", "send to rank 1 (4 bytes, tag 1)", "The tags differ"],
-    waits_for_an_isend: ["cycle of sends", "work.wait()"],
+    waits_for_an_isend: ["cycle of sends", "work.wait()", "first receive what the others send"],
     receives_from_anybody: ["recv from any rank", "for the 4th time, but only 3 messages were sent to it"],
     the_last_of_three_receives_first: ["3rd receive from rank 0 has", "rank 0 made 1 such send and has returned"],
     a_tag_that_nobody_sends: ["1st receive from rank 0 with tag 5 has", "rank 0 made no such send and has returned"],

@@ -11,7 +11,16 @@ import numpy as np
 
 from autograder.checking.cases import Call, clue, complaint
 from autograder.checking.check import check
-from autograder.checks.pipeline.schedules import TIME_ERROR, as_evidence, bubble_of, end_times, peaks_of
+from autograder.checks.pipeline.schedules import (
+    TIME_ERROR,
+    as_evidence,
+    bubble_of,
+    delayed,
+    end_times,
+    in_full,
+    one_f_one_b,
+    peaks_of,
+)
 
 #: Seconds of a forward and of a backward.
 TIMES = [(1.0, 1.0), (1.0, 2.0), (3.0, 1.0)]
@@ -146,10 +155,10 @@ def few_micro_batches_run_to_their_end(one_f_one_b_schedule, *, rng):
 def _chunked(rng: np.random.Generator) -> list[tuple[int, int, int]]:
     """(stages, micro-batches, chunks)."""
     some = [(int(n), int(n * rng.integers(2, 5)), int(rng.integers(2, 6))) for n in rng.integers(3, 8, 2)]
-    return [(4, 8, 2), (2, 4, 3), (1, 3, 2), (4, 8, 1), (3, 3, 2), *some]
+    return [(4, 8, 2), (2, 4, 3), (1, 3, 2), (4, 8, 1), *some]
 
 
-@check("11-ex4-interleaved", points=1.25)
+@check("11-ex4-interleaved", points=1)
 def interleaved_divides_the_bubble(interleaved_schedule, *, rng):
     """An interleaved schedule is complete, and its bubble is at most (N − 1)/(C·M + N − 1)."""
     for n, m, c in _chunked(rng):
@@ -164,28 +173,54 @@ def interleaved_keeps_few_alive(interleaved_schedule, *, rng):
         yield Call(interleaved_schedule, n, m, c, gives=FINE, sees=judge(n, m, c, peaks=peaks))
 
 
+@check("11-ex4-interleaved", points=0.25)
+def one_group_is_enough(interleaved_schedule, *, rng):
+    """With M = N, where a warm-up may have all forwards, the schedule is complete and has the same bubble."""
+    for n, c in ((3, 2), [int(k) for k in rng.integers([3, 2], [7, 5])]):
+        yield Call(interleaved_schedule, n, n, c, gives=FINE, sees=judge(n, n, c, bubble=(n - 1) / (c * n + n - 1)))
+
+
 # ---- 5 · backwards in two parts ----
 
 
-def _fast_and_small(function: Callable, n: int, m: int) -> Call:
-    """In the memory of 1F1B, and as fast as that allows if each entry takes a second.
+def _least(n: int, m: int) -> int:
+    """The seconds that a schedule in the memory of 1F1B takes at the least, if each entry takes one.
 
     The last stage begins after n − 1 forwards and has 3 · m entries. The first one holds at most min(n, m) activations
     when it waits for its first backward, which ends after 2 · n seconds.
     """
-    sees = judge(n, m, kinds="BFW", peaks=[min(m, n)] * n, makespan=2 * m + n - 1 + max(m, n))
-    return Call(function, n, m, gives=FINE, sees=sees)
+    return 2 * m + n - 1 + max(m, n)
 
 
-@check("11-ex5-zero-bubble", points=2.5)
+def _at_once(n: int, m: int) -> float:
+    """The seconds of 1F1B with each W right after its B."""
+    ones = [1.0] * n
+    return max(end_times(in_full(delayed(one_f_one_b(n, m), [0] * n)), ones, ones).values())
+
+
+def _more(rng: np.random.Generator) -> list[tuple[int, int]]:
+    """(stages, micro-batches) with more micro-batches than stages."""
+    return [(6, 7), *((n, m + 1) for n, m in many(rng))]
+
+
+@check("11-ex5-zero-bubble", points=1.5)
 def weight_gradients_fill_the_bubble(zero_bubble_schedule, *, rng):
-    """With M ≥ N, the schedule is complete and can run, and keeps to the memory and to the time that are stated."""
-    for n, m in [*many(rng), (6, 7)]:
-        yield _fast_and_small(zero_bubble_schedule, n, m)
+    """With M > N, the schedule is complete and can run, and keeps to the time that is stated."""
+    for n, m in _more(rng):
+        yield Call(zero_bubble_schedule, n, m, gives=FINE, sees=judge(n, m, kinds="BFW", makespan=_least(n, m)))
+
+
+@check("11-ex5-zero-bubble", points=1)
+def the_memory_is_that_of_1f1b(zero_bubble_schedule, *, rng):
+    """With M > N, no stage has more than N activations alive, in a schedule faster than the run `cut, W at once`."""
+    for n, m in _more(rng):
+        sees = judge(n, m, kinds="BFW", peaks=[n] * n, makespan=max(_least(n, m), _at_once(n, m) - 1))
+        yield Call(zero_bubble_schedule, n, m, gives=FINE, sees=sees)
 
 
 @check("11-ex5-zero-bubble", points=0.5)
 def few_micro_batches_are_enough(zero_bubble_schedule, *, rng):
-    """The same holds with fewer micro-batches than stages."""
-    for n, m in few(rng):
-        yield _fast_and_small(zero_bubble_schedule, n, m)
+    """The same holds with as many micro-batches as stages, or fewer."""
+    for n, m in [(3, 3), *few(rng)]:
+        sees = judge(n, m, kinds="BFW", peaks=[m] * n, makespan=_least(n, m))
+        yield Call(zero_bubble_schedule, n, m, gives=FINE, sees=sees)

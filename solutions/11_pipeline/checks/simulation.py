@@ -13,8 +13,10 @@ from autograder.checks.pipeline.schedules import (
     TIME_ERROR,
     as_text,
     bubble_of,
+    delayed,
     end_times,
     in_full,
+    one_f_one_b,
     peaks_of,
     random_schedule,
 )
@@ -74,6 +76,37 @@ def weight_gradients_hold_up_nobody(simulate, *, rng):
         yield _case(simulate, random_schedule(rng, stages, count, None, kinds="FBW"), _drawn(rng, stages))
 
 
+@check("11-ex2-simulate", points=0.25)
+def bubble_is_the_idle_share(bubble_fraction, *, rng):
+    """The bubble is the share of all stages' time, from 0 to the last end, in which they are idle."""
+    for stages, count in PLAIN:
+        schedule, (forward, backward, _) = random_schedule(rng, stages, count, None), _drawn(rng, stages)
+        want = bubble_of(in_full(schedule), [forward] * stages, [backward] * stages)
+        about = {"name": f"{stages} stages, seconds {forward}, {backward}", "shows": as_text(schedule)}
+        gives = close(want, atol=TIME_ERROR)
+        yield Call(bubble_fraction, schedule, forward, backward, gives=gives, what="the bubble", **about)
+
+
+def _beyond_its_spans(simulate: Callable, bubble_fraction: Callable, *arguments: Any) -> Any:
+    """The bubble less the idle share of the spans that `simulate` gives, right or not."""
+    rows = simulate(*arguments)
+    busy = sum(end - start for row in rows for start, end in row)
+    return bubble_fraction(*arguments) - (1 - busy / (len(rows) * max(end for row in rows for _, end in row)))
+
+
+@check("11-ex2-simulate", points=0.25)
+def the_makespan_ends_on_any_stage(simulate, bubble_fraction, *, rng):
+    """The makespan ends with the latest entry on any stage, and with W that need not be stage 0's."""
+    for count in (1, 3):
+        schedule = delayed(one_f_one_b(2, count), [0, 0])
+        forward, backward, weight = _drawn(rng, 2)
+        times = [forward, backward, [weight, weight + 2 * backward]]  # the last W of stage 1 ends last
+        about = {"name": f"2 stages, seconds {', '.join(map(str, times))}", "shows": as_text(schedule)}
+        what, gives = "the bubble less the idle share of simulate's spans", close(0.0, atol=TIME_ERROR)
+        yield Call(_beyond_its_spans, simulate, bubble_fraction, schedule, *times, gives=gives, what=what, **about)
+
+
+# The last check of the exercise: an answer that never ends here uses up the time of those behind it.
 @check("11-ex2-simulate", points=0.5)
 def a_deadlock_is_reported(simulate, *, rng):
     """A schedule that waits on itself is a ValueError."""
@@ -85,17 +118,6 @@ def a_deadlock_is_reported(simulate, *, rng):
     yield Call(simulate, [[("F", 0), ("W", 0), ("B", 0)]], 1.0, 1.0, raises=ValueError)
 
 
-@check("11-ex2-simulate", points=0.5)
-def bubble_is_the_idle_share(bubble_fraction, *, rng):
-    """The bubble is the share of all stages' time, from 0 to the last end, in which they are idle."""
-    for stages, count in PLAIN:
-        schedule, (forward, backward, _) = random_schedule(rng, stages, count, None), _drawn(rng, stages)
-        want = bubble_of(in_full(schedule), [forward] * stages, [backward] * stages)
-        about = {"name": f"{stages} stages, seconds {forward}, {backward}", "shows": as_text(schedule)}
-        gives = close(want, atol=TIME_ERROR)
-        yield Call(bubble_fraction, schedule, forward, backward, gives=gives, what="the bubble", **about)
-
-
 def _keeps_more_until_w(rng: np.random.Generator, stages: int, count: int, chunks: int | None) -> list[list[tuple]]:
     """A random order of F, B and W in which the peak of some stage is higher than if each B let go."""
     while True:
@@ -105,11 +127,20 @@ def _keeps_more_until_w(rng: np.random.Generator, stages: int, count: int, chunk
             return schedule
 
 
-@check("11-ex3-peaks", points=1)
+def _peaks(peak_activations: Callable, schedule: list[list[tuple]]) -> Call:
+    about = {"name": f"{len(schedule)} stages, a random order", "shows": as_text(schedule)}
+    return Call(peak_activations, schedule, gives=close(peaks_of(schedule)), what="the list of peaks", **about)
+
+
+@check("11-ex3-peaks", points=0.5)
 def peaks_count_what_is_alive(peak_activations, *, rng):
-    """For each stage, the peak is the largest number of forwards whose `W`, or `B` if there is none, is not over."""
-    for stages, count, chunks in ((3, 5, None), (2, 3, 2)):
-        for draw in (random_schedule, _keeps_more_until_w):
-            schedule = draw(rng, stages, count, chunks)
-            about = {"name": f"{stages} stages, a random order", "shows": as_text(schedule)}
-            yield Call(peak_activations, schedule, gives=close(peaks_of(schedule)), what="the list of peaks", **about)
+    """Without W, the peak of each stage is the largest number of forwards whose `B` is not over."""
+    for size in ((3, 5, None), (2, 3, 2)):
+        yield _peaks(peak_activations, random_schedule(rng, *size))
+
+
+@check("11-ex3-peaks", points=0.5)
+def activations_are_held_until_w(peak_activations, *, rng):
+    """Where the schedule has W, an activation is alive until its `W`."""
+    for size in ((3, 5, None), (2, 3, 2)):
+        yield _peaks(peak_activations, _keeps_more_until_w(rng, *size))

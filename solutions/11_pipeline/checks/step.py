@@ -31,13 +31,17 @@ class Step:
     inputs: Any = fact("the largest number of received activations that are held")
 
 
+def _entry(kind: str, rows: int) -> str:
+    return f"{kind} with {rows} row{'s' * (rows > 1)}"
+
+
 def _drive(rank: int, world_size: int, step: Callable, pipeline: Pipeline, steps: int) -> Step:
     stage = pipeline.build(rank)
     for _ in range(steps):
         loss = step(stage, pipeline.rows(), pipeline.schedule, loss_of, pipeline.hidden)
     probe, split = stage.probe, ("W", 0) in pipeline.schedule[rank]
     # In a whole backward the two gradients come in any order, and only that of the weights comes on all ranks.
-    entries = [f"{k if split or k == 'F' else 'B'} of {size}" for k, size in probe.log if split or k != "B"]
+    entries = [_entry(k if split or k == "F" else "B", size) for k, size in probe.log if split or k != "B"]
     gradients = {name: p.grad for name, p in stage.params.items() if p.grad is not None}
     missing = [name for name in stage.params if name not in gradients]
     text = f"there is no gradient of {missing[0]!r}" if missing else ""
@@ -52,7 +56,7 @@ def _right(pipeline: Pipeline, steps: int) -> list[Step]:
     for rank, (row, of_rank) in enumerate(zip(pipeline.schedule, gradients, strict=True)):
         # Where backwards are in two parts, the first one has nothing to compute on stage 0.
         split = ("W", 0) in row and rank == 0
-        entries = [f"{kind} of {sizes[m]}" for kind, m in row if not (split and kind == "B")] * steps
+        entries = [_entry(kind, sizes[m]) for kind, m in row if not (split and kind == "B")] * steps
         summed = {name: _near(steps * g) for name, g in of_rank.items()}
         most = peaks_of([row])[0]
         # One input more: a variable may hold one until the next entry begins.
@@ -90,7 +94,7 @@ def gradients_are_those_of_the_unsplit_model(pipeline_step, *, rng):
             yield _case(name, pipeline_step, pipeline, "entries", "missing", "gradients")
 
 
-@check("11-ex6-pipeline-step", points=1)
+@check("11-ex6-pipeline-step", points=0.75)
 def weight_gradients_come_with_w(pipeline_step, *, rng):
     """Where the schedule has W, B computes the gradient of the input alone, and W those of the weights."""
     # The last stage has the first W: where W is an error, it is that stage's, whichever rank the machine lets run.
@@ -98,6 +102,15 @@ def weight_gradients_come_with_w(pipeline_step, *, rng):
         schedule = delayed(one_f_one_b(len(late), 4), [int(k) for k in late])
         pipeline = make_pipeline(rng, schedule, sizes=[2] * 4)
         yield _case("1F1B with W", pipeline_step, pipeline, "entries", "missing", "gradients")
+
+
+@check("11-ex6-pipeline-step", points=0.25)
+def weight_gradients_come_in_any_order(pipeline_step, *, rng):
+    """Entries W may come in another order than the B before them: each W has its own micro-batch's gradient."""
+    turned = [[("W", int(m)) for m in np.roll(range(4), rng.integers(1, 4))] for _ in range(2)]
+    schedule = [row + last for row, last in zip(one_f_one_b(2, 4), turned, strict=True)]
+    pipeline = make_pipeline(rng, schedule, sizes=[2] * 4)
+    yield _case("1F1B, then W in another order", pipeline_step, pipeline, "missing", "gradients")
 
 
 @check("11-ex6-pipeline-step", points=0.5)
@@ -123,7 +136,7 @@ def backwards_let_go_of_what_they_used(pipeline_step, *, rng):
 
 @check("11-ex6-pipeline-step", points=0.5)
 def only_neighbors_get_messages(pipeline_step, *, rng):
-    """Each activation and each gradient crosses its border once. There is no other message and no collective."""
+    """Each activation and each gradient crosses its boundary once. There is no other message and no collective."""
     for n in (3, 1):
         pipeline = make_pipeline(rng, one_f_one_b(n, 5))
         whole = 4 * math.prod(pipeline.hidden) * sum(len(x) for x, _ in pipeline.batch)
