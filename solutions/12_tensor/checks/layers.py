@@ -299,7 +299,7 @@ def _attention_case(
 
     part, whole = 4 * x.size // n, 4 * x.size
     return Case(
-        f"{heads} query heads and {kv_heads} of keys and values, of size {size}, x {x.shape}",
+        f"{heads} query heads and {kv_heads} KV heads, of size {size}, x {x.shape}",
         n,
         _run,
         (
@@ -318,14 +318,14 @@ def _attention_case(
 
 @check("12-ex5-attention", points=1.75)
 def attention_equals_the_unsplit_one(ParallelAttention, *, rng):
-    """At least as many heads of keys and values as ranks, no bias: output, gradients of x and of the split weights."""
+    """At least as many KV heads as ranks, no bias: output, gradients of x and of the split weights."""
     for n, heads, kv_heads in ((2, 4, 4), (2, 8, 2), (4, 8, 4), (1, 4, 2)):
         yield _attention_case(rng, n, ParallelAttention, heads, kv_heads)
 
 
 @check("12-ex5-attention", points=0.5)
 def ranks_share_a_head_of_keys_and_values(ParallelAttention, *, rng):
-    """With fewer heads of keys and values than ranks, and no bias, the output is the unsplit block's, too."""
+    """With fewer KV heads than ranks, and no bias, the output is the unsplit block's, too."""
     for n, heads, kv_heads in ((2, 4, 1), (4, 8, 2), (4, 4, 1)):
         yield _attention_case(rng, n, ParallelAttention, heads, kv_heads, judged="output")
 
@@ -346,7 +346,7 @@ def terms_of_the_bias_are_added_up(ParallelAttention, *, rng):
 
 @check("12-ex5-attention", points=0.5)
 def terms_of_copies_are_added_up(ParallelAttention, *, rng):
-    """After sum_partial_gradients() copies of keys and values have the whole gradient of their head."""
+    """After sum_partial_gradients() copies of KV heads have the whole gradient."""
     for n, heads, kv_heads in ((2, 4, 1), (4, 8, 2), (4, 4, 1)):
         yield _attention_case(rng, n, ParallelAttention, heads, kv_heads, judged="terms")
 
