@@ -162,12 +162,12 @@ def expect_close(
     bound = atol + rtol * float(np.max(np.abs(expected[finite]), initial=0.0))
     kind = np.complex128 if "c" in (got_array.dtype.kind, expected.dtype.kind) else np.float64
     worst = np.abs(np.where(finite, got_array, 0).astype(kind) - np.where(finite, expected, 0).astype(kind))
-    if not np.max(worst, initial=0.0) <= bound:
+    if wrong := int(np.sum(~(worst <= bound))):
         at = np.unravel_index(int(np.argmax(worst)), worst.shape)
         place = f" at index {tuple(int(i) for i in at)}" if worst.ndim else ""
         one, other = digits_that_differ(got_array[at], expected[at])
         values = f"got {one}" + (f", expected {other}" if show_expected else "")
-        if (wrong := int(np.sum(~(worst <= bound)))) > 1:
+        if wrong > 1:
             values += f" ({wrong} of {worst.size} numbers are wrong)"
         fail(f"{what} is wrong{place}: {values}{'; ' + because if because else ''}", case, seen)
 

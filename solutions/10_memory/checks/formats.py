@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -102,39 +103,43 @@ def _kinds(values: np.ndarray, exponent: int, mantissa: int, finite: bool) -> di
     return {"ties": tie & ~small & ~over, "small": small & ~tie, "over": over, "others": ~small & ~tie & ~over}
 
 
-def _expect_torchs(round_to: Any, rng: np.random.Generator, kind: str) -> None:
-    """What torch's casts give for numbers of such a kind."""
-    for name, (exponent, mantissa, finite, dtype) in _TORCH.items():
-        groups = {group: values for group, values in _numbers(rng).items() if group not in SPECIAL}
-        groups = {group: v[_kinds(v, exponent, mantissa, finite)[kind]] for group, v in groups.items()}
-        numbers = {group: values for group, values in groups.items() if len(values)}
-        seen = call_inside(_round, round_to, numbers, (exponent, mantissa, finite))
+def _expect_torchs(round_to: Any, numbers_for: Callable, signs: bool = False) -> None:
+    """What torch's casts give. numbers_for: the numbers to round to (exponent, mantissa, finite), by group."""
+    for name, (*how, dtype) in _TORCH.items():
+        numbers = {group: values for group, values in numbers_for(*how).items() if len(values)}
+        seen = call_inside(_round, round_to, numbers, tuple(how))
         expected = {group: torch.from_numpy(values).to(dtype).float().numpy() for group, values in numbers.items()}
-        _expect_rounded(name, seen, numbers, expected)
+        _expect_rounded(name, seen, numbers, expected, signs)
+
+
+def _expect_kind(round_to: Any, rng: np.random.Generator, kind: str) -> None:
+    """What torch's casts give for numbers of such a kind."""
+    groups = {group: values for group, values in _numbers(rng).items() if group not in SPECIAL}
+    _expect_torchs(round_to, lambda *how: {group: v[_kinds(v, *how)[kind]] for group, v in groups.items()})
 
 
 @check(FORMATS, points=0.75)
 def numbers_go_to_the_nearest(round_to, *, rng):
     """Numbers go to the nearest number of the format, as in torch's casts to two formats of 16 bits and two of 8."""
-    _expect_torchs(round_to, rng, "others")
+    _expect_kind(round_to, rng, "others")
 
 
 @check(FORMATS, points=0.25)
 def of_two_equally_near_the_even_one_wins(round_to, *, rng):
     """A number halfway between two goes to the even multiple of the step."""
-    _expect_torchs(round_to, rng, "ties")
+    _expect_kind(round_to, rng, "ties")
 
 
 @check(FORMATS, points=0.25)
 def below_the_smallest_exponent_the_step_stays(round_to, *, rng):
     """Numbers below the smallest exponent go to the nearest subnormal, or to 0."""
-    _expect_torchs(round_to, rng, "small")
+    _expect_kind(round_to, rng, "small")
 
 
 @check(FORMATS, points=0.25)
 def what_rounds_past_the_largest_overflows(round_to, *, rng):
     """What rounds past the largest number becomes infinity, or the largest number with `finite`, and nothing else."""
-    _expect_torchs(round_to, rng, "over")
+    _expect_kind(round_to, rng, "over")
 
 
 @check(FORMATS, points=0.25)
@@ -142,10 +147,7 @@ def nan_infinity_and_signs_are_torchs(round_to, *, rng):
     """NaN, infinities and the sign of 0 are those of torch's casts, also for numbers that round to −0."""
     numbers = {kind: values for kind, values in _numbers(rng).items() if kind in SPECIAL}
     numbers["numbers that round to 0"] = np.float32([-1e-45, 1e-45, -1e-44])
-    for name, (exponent, mantissa, finite, dtype) in _TORCH.items():
-        seen = call_inside(_round, round_to, numbers, (exponent, mantissa, finite))
-        expected = {kind: torch.from_numpy(values).to(dtype).float().numpy() for kind, values in numbers.items()}
-        _expect_rounded(name, seen, numbers, expected, signs=True)
+    _expect_torchs(round_to, lambda *how: numbers, signs=True)
 
 
 @check(FORMATS, points=0.25)

@@ -108,21 +108,15 @@ def the_input_alone_can_be_kept(layer_bytes, *, rng):
 _SHARE = "what a rank keeps, over what one rank keeps alone,"
 
 
-def _share(layer_bytes, tensor, parallel, *sizes):
-    """What one of so many ranks keeps of a layer's input, over what one rank keeps alone; 0 if that is nothing."""
-    alone = layer_bytes(*sizes, keep="input")
-    return layer_bytes(*sizes, tensor, parallel, "input") / alone if alone else 0.0
+def _share(layer_bytes, sizes, tensor, parallel, keep):
+    """What one of so many ranks keeps, over what one rank keeps alone; 0 if that is nothing."""
+    alone = layer_bytes(*sizes, keep=keep)
+    return layer_bytes(*sizes, tensor, parallel, keep) / alone if alone else 0.0
 
 
 def _whole(layer_bytes, tensor, *sizes):
     """The bytes that each of so many ranks has whole, by what one rank and one of many keep."""
     return (tensor * layer_bytes(*sizes, tensor) - layer_bytes(*sizes)) / (tensor - 1)
-
-
-def _parts(layer_bytes, tensor, *sizes):
-    """What all ranks keep together with sequence parallelism, over what one rank keeps alone; 0 if that is nothing."""
-    alone = layer_bytes(*sizes)
-    return tensor * layer_bytes(*sizes, tensor, True) / alone if alone else 0.0
 
 
 @check(PREDICT, points=0.5)
@@ -133,8 +127,8 @@ def ranks_share_what_lies_inside(layer_bytes, *, rng):
         whole = sizes[0] * (8 * sizes[1] + 8)
         name, what = f"layer_bytes{sizes} with tensor={tensor}", "what is whole on every rank"
         yield Call(_whole, layer_bytes, tensor, *sizes, gives=close(float(whole), rtol=1e-9), name=name, what=what)
-        name = f"{name} and keep='input'"
-        yield Call(_share, layer_bytes, tensor, False, *sizes, gives=close(1.0, rtol=1e-9), name=name, what=_SHARE)
+        how, name = (sizes, tensor, False, "input"), f"{name} and keep='input'"
+        yield Call(_share, layer_bytes, *how, gives=close(1.0, rtol=1e-9), name=name, what=_SHARE)
 
 
 @check(PREDICT, points=0.25)
@@ -142,11 +136,10 @@ def sequence_parallelism_divides_everything(layer_bytes, *, rng):
     """With sequence parallelism each of `tensor` ranks keeps its part of everything, the layer's input included."""
     for tensor in (4, 3, 8):
         sizes = _sizes(rng, tensor)
-        name = f"layer_bytes{sizes} with tensor={tensor} and sequence parallelism"
-        what = "what all ranks keep, over what one rank keeps alone,"
-        yield Call(_parts, layer_bytes, tensor, *sizes, gives=close(1.0, rtol=1e-9), name=name, what=what)
-        name, gives = f"{name} and keep='input'", close(1 / tensor, rtol=1e-9)
-        yield Call(_share, layer_bytes, tensor, True, *sizes, gives=gives, name=name, what=_SHARE)
+        for keep in ("all", "input"):
+            name = f"layer_bytes{sizes} with tensor={tensor}, sequence parallelism and keep={keep!r}"
+            how, gives = (sizes, tensor, True, keep), close(1 / tensor, rtol=1e-9)
+            yield Call(_share, layer_bytes, *how, gives=gives, name=name, what=_SHARE)
 
 
 def _stage(stage_bytes, rng, stages, stage, micro_batches):

@@ -45,7 +45,7 @@ def _run(
     x = torch.tensor(xs[rank], requires_grad=how != "x without a gradient")
     y = layer(x)
     y.backward(torch.tensor(grads[rank]))
-    terms = {name: attrgetter(name)(layer).grad.clone() for name in names} if how == "sum_partial_gradients" else {}
+    terms = {name: attrgetter(name)(layer).grad.clone() for name in names} if how == "terms" else {}
     if terms:
         layer.sum_partial_gradients()
     stored = [(p.untyped_storage(), p.element_size()) for p in layer.parameters()]
@@ -302,14 +302,7 @@ def _attention_case(
         f"{heads} query heads and {kv_heads} KV heads, of size {size}, x {x.shape}",
         n,
         _run,
-        (
-            layer_class,
-            block,
-            np.split(x, n),
-            np.split(grad, n),
-            list(axes),
-            "sum_partial_gradients" if judged == "terms" else "",
-        ),
+        (layer_class, block, np.split(x, n), np.split(grad, n), list(axes), "terms" if judged == "terms" else ""),
         runs[judged],
         sends=[("all_gather", part), ("reduce_scatter", whole)] * 2 if judged == "sends" else None,
         sees=added_up if judged == "terms" else None,
