@@ -61,4 +61,5 @@ for world_size in (1, 2, 4):
     expected = [world_size - 1, 2 * (world_size - 1)]
     for rank, (mean, after) in enumerate(results):
         assert mean == expected, f"N = {world_size}: rank {rank} has {mean}, not {expected}"
-        assert after == [2 * rank, 4 * rank], f"N = {world_size}: on rank {rank}, x was changed: work on a copy"
+        kept = [2 * rank, 4 * rank]
+        assert after == kept, f"N = {world_size}: on rank {rank}, x is {after}, expected {kept}: work on a copy"
