@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from collections import ChainMap
 from collections.abc import Callable
 from io import BytesIO
@@ -50,6 +51,8 @@ def pickler() -> type[Any]:
                 return dict, (self.main_names,)
             if type(value).__module__ == "IPython.core.autocall":  # a notebook's exit and quit, which hold its shell
                 return getattr, (sys, "exit")
+            if isinstance(value, weakref.ref):  # what it refers to stays in this process
+                return _gone, ()
             if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__":
                 there: Any = sys.modules["__main__"]
                 for name in value.__qualname__.split("."):
@@ -67,6 +70,14 @@ def put_into_main(names: dict[str, Any]) -> None:
         value.__qualname__ = name  # cloudpickle 3.1 gives a class inside another its short name
         if "." not in name:
             setattr(sys.modules["__main__"], name, value)
+
+
+def _gone() -> weakref.ref[Any]:
+    """A weak reference to what is gone, which can still be a key: its hash is known."""
+    thing = type("Gone", (), {})()
+    reference = weakref.ref(thing)
+    hash(reference)
+    return reference
 
 
 def _code(file: str, build: Callable[..., CodeType], parts: tuple[Any, ...]) -> CodeType:

@@ -17,6 +17,7 @@ import threading
 import time
 import types
 import warnings
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -924,6 +925,13 @@ def test_pickle_finds_the_classes_of_the_notebook_in_a_rank(monkeypatch):
     vars(main)["exit"] = Autocall()
     exec("def leaves(rank, world_size):\n    exit()\n", vars(main))
     assert ranks.run(main.leaves, 2) == [None, None]
+
+
+def test_weak_references_of_the_notebook_are_dead_in_a_rank():
+    thing = threading.Event()
+    listed, keyed, weak = [weakref.ref(thing)], {weakref.ref(thing): 1}, weakref.WeakKeyDictionary({thing: 1})
+    worker = lambda rank, world_size: (listed[0](), [(one(), n) for one, n in keyed.items()], list(weak))  # noqa: E731
+    assert ranks.run(worker, 1) == [(None, [(None, 1)], [])]
 
 
 class Mute(Exception):

@@ -112,10 +112,19 @@ def _expect_torchs(round_to: Any, numbers_for: Callable, signs: bool = False) ->
         _expect_rounded(name, seen, numbers, expected, signs)
 
 
+def _special(exponent: int, mantissa: int, finite: bool) -> tuple[str, ...]:
+    """The groups of what is no number like others; with `finite`, infinities overflow as large numbers do."""
+    return SPECIAL[: len(SPECIAL) - finite]
+
+
 def _expect_kind(round_to: Any, rng: np.random.Generator, kind: str) -> None:
     """What torch's casts give for numbers of such a kind."""
-    groups = {group: values for group, values in _numbers(rng).items() if group not in SPECIAL}
-    _expect_torchs(round_to, lambda *how: {group: v[_kinds(v, *how)[kind]] for group, v in groups.items()})
+    numbers = _numbers(rng)
+
+    def groups(*how):
+        return {name: v[_kinds(v, *how)[kind]] for name, v in numbers.items() if name not in _special(*how)}
+
+    _expect_torchs(round_to, groups)
 
 
 @check(FORMATS, points=0.75)
@@ -138,16 +147,19 @@ def below_the_smallest_exponent_the_step_stays(round_to, *, rng):
 
 @check(FORMATS, points=0.25)
 def what_rounds_past_the_largest_overflows(round_to, *, rng):
-    """What rounds past the largest number becomes infinity, or the largest number with `finite`, and nothing else."""
+    """What rounds past the largest number becomes infinity; with `finite`, it and infinity become that number."""
     _expect_kind(round_to, rng, "over")
 
 
 @check(FORMATS, points=0.25)
 def nan_infinity_and_signs_are_torchs(round_to, *, rng):
-    """NaN, infinities and the sign of 0 are those of torch's casts, also for numbers that round to −0."""
-    numbers = {kind: values for kind, values in _numbers(rng).items() if kind in SPECIAL}
-    numbers["numbers that round to 0"] = np.float32([-1e-45, 1e-45, -1e-44])
-    _expect_torchs(round_to, lambda *how: numbers, signs=True)
+    """NaN, infinities without `finite`, and the sign of 0 are those of torch's casts, also for what rounds to −0."""
+    numbers = _numbers(rng) | {"numbers that round to 0": np.float32([-1e-45, 1e-45, -1e-44])}
+
+    def groups(*how):
+        return {name: numbers[name] for name in (*_special(*how), "numbers that round to 0")}
+
+    _expect_torchs(round_to, groups, signs=True)
 
 
 @check(FORMATS, points=0.25)

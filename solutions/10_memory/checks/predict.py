@@ -125,7 +125,8 @@ def ranks_share_what_lies_inside(layer_bytes, *, rng):
     for tensor in (4, 3, 8):
         sizes = _sizes(rng, tensor)
         whole = sizes[0] * (8 * sizes[1] + 8)
-        name, what = f"layer_bytes{sizes} with tensor={tensor}", "what is whole on every rank"
+        name = f"layer_bytes{sizes} with tensor={tensor}"
+        what = f"what is whole on every rank, ({tensor} · what each keeps − what one alone keeps) / {tensor - 1},"
         yield Call(_whole, layer_bytes, tensor, *sizes, gives=close(float(whole), rtol=1e-9), name=name, what=what)
         how, name = (sizes, tensor, False, "input"), f"{name} and keep='input'"
         yield Call(_share, layer_bytes, *how, gives=close(1.0, rtol=1e-9), name=name, what=_SHARE)
@@ -154,14 +155,22 @@ def _stage(stage_bytes, rng, stages, stage, micro_batches):
     return Call(stage_bytes, *arguments, gives=gives, what="the number of bytes")
 
 
-@check(PREDICT, points=0.5)
+@check(PREDICT, points=0.25)
 def a_stage_holds_its_micro_batches(stage_bytes, *, rng):
-    """`stage_bytes` counts the micro-batches that a stage holds at once under 1F1B: min(M, stages − stage)."""
-    for stages, stage, micro_batches in ((6, 1, 3), (6, 1, 9), (5, 4, 7), (4, 0, 4), (1, 0, 2)):
+    """With many micro-batches, `stage_bytes` counts those that a stage holds at once under 1F1B: stages − stage."""
+    for stages, stage, micro_batches in ((6, 1, 9), (5, 4, 7), (4, 0, 4), (1, 0, 2)):
         yield _stage(stage_bytes, rng, stages, stage, micro_batches)
-    for _ in range(8):
+    for _ in range(5):
         stages = int(rng.integers(2, 9))
-        yield _stage(stage_bytes, rng, stages, int(rng.integers(0, stages)), int(rng.integers(1, 12)))
+        yield _stage(stage_bytes, rng, stages, int(rng.integers(0, stages)), stages + int(rng.integers(0, 9)))
+
+
+@check(PREDICT, points=0.25)
+def a_stage_holds_no_more_than_there_are(stage_bytes, *, rng):
+    """`stage_bytes` counts no more than M micro-batches where there are fewer than stages − stage."""
+    for micro_batches in (1, 2, 3):
+        stages = micro_batches + int(rng.integers(2, 6))
+        yield _stage(stage_bytes, rng, stages, int(rng.integers(0, stages - micro_batches)), micro_batches)
 
 
 def _logits(stage_bytes, layer, layers, stages, micro_batches, stage, logits):

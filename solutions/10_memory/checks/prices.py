@@ -57,20 +57,21 @@ def _call(cheapest, *problem):
 
 
 def _ways(rng, number):
-    """Bytes and costs of so many ways, of which the one that frees more costs more, and in about the same ratio."""
-    freed = sorted(int(f) for f in rng.choice(range(3, 40), number, replace=False))
-    return freed, [f + int(rng.integers(1, 12)) for f in freed]
+    """Bytes, even ones, and costs of so many ways, in about the same ratio."""
+    freed = [int(f) for f in rng.choice(range(3, 40), number, replace=False)]
+    return [2 * f for f in freed], [f + int(rng.integers(1, 12)) for f in freed]
 
 
-@check(PRICES, points=1)
+@check(PRICES, points=0.75)
 def the_cheapest_choice_is_found(cheapest, *, rng):
     """`cheapest` frees enough at the least cost, with one way, two or three, where there are layers enough."""
     nbytes, price = (int(factor) for factor in rng.integers(2, 50, 2))
     # Two layers of the first way and one of the second are the best; three of the first, or six of the second, are not.
-    yield _call(cheapest, [10 * nbytes, 4 * nbytes], [9 * price, 4 * price], 40, 24 * nbytes)
+    yield _call(cheapest, [10 * nbytes, 4 * nbytes], [9 * price, 4 * price], 40, 24 * nbytes - 1)
     for number, layers in ((2, 40), (1, 12), (2, 30), (3, 20), (2, 25), (3, 22)):
         freed, costs = _ways(rng, number)
-        needed = int(rng.integers(freed[-1] + 1, freed[0] * (layers - 1)))  # no choice has to take all layers
+        # No choice has to take all layers, and none frees exactly an odd number.
+        needed = 2 * int(rng.integers(max(freed) // 2 + 1, min(freed) // 2 * (layers - 1))) - 1
         yield _call(cheapest, freed, costs, layers, needed)
 
 
@@ -81,16 +82,18 @@ def a_layer_is_recomputed_in_one_way(cheapest, *, rng):
         cheap = int(rng.integers(20, 40))
         much = cheap + int(rng.integers(10, 30))
         needed = cheap * layers + (much - cheap) * int(rng.integers(1, layers)) - 1
-        yield _call(cheapest, [cheap, much], [2, 7], layers, needed)
+        ways = [(cheap, 2), (much, 7)][:: int(rng.choice([1, -1]))]
+        yield _call(cheapest, *map(list, zip(*ways, strict=True)), layers, needed)
 
 
-@check(PRICES, points=0.25)
+@check(PRICES, points=0.5)
 def there_may_be_no_choice(cheapest, *, rng):
-    """`cheapest` returns None if recomputing all layers does not free enough, and only then."""
+    """`cheapest` returns None if recomputing all layers does not free enough, and only then: exactly enough will do."""
     for _ in range(2):
         (freed, costs), layers = _ways(rng, 1), int(rng.integers(3, 20))
         yield Call(cheapest, freed, costs, layers, freed[0] * layers + 1, gives=None)
-        yield _call(cheapest, freed, costs, layers, freed[0] * layers)
+        yield _call(cheapest, freed, costs, layers, freed[0] * layers - 1)
+        yield _call(cheapest, freed, costs, layers, freed[0] * (layers - 1))
 
 
 def _greedy(freed, costs, layers, needed):
@@ -110,8 +113,18 @@ class Example:
     form: str = complaint()
 
 
+def _found(greedy_loses, cheapest):
+    """The example, and what cheapest chooses there."""
+    example = greedy_loses()
+    try:
+        return example, cheapest(*example)
+    except Exception:
+        return example, None
+
+
 def _example(returned, *_):
-    """Is this an example in which greedy is too dear?"""
+    """Is this an example in which greedy is too dear? At least by what cheapest says: that has checks of its own."""
+    returned, counts = returned
     try:
         freed, costs, layers, needed = returned
         freed, costs = [float(f) for f in freed], [float(c) for c in costs]
@@ -124,12 +137,13 @@ def _example(returned, *_):
     greedy, least = _greedy(freed, costs, layers, needed), _least(freed, costs, layers, needed)
     if math.isinf(greedy):
         return Example("greedy returns None for this example, and not a choice that is too dear")
-    if greedy < 1.2 * least * (1 - 1e-9):
+    own = _chosen(counts, freed, costs, math.inf, needed)
+    if greedy < 1.2 * min(least, least if own.form else own.cost) * (1 - 1e-9):
         return Example(f"greedy's choice costs {greedy:g}, the least is {least:g}: not 1.2 times as much")
     return Example("")
 
 
 @check(PRICES, points=0.5, fixed="it is the student who chooses the example")
-def greedy_can_be_too_dear(greedy_loses):
-    """`greedy_loses` is an example in which greedy's choice costs at least 1.2 times the least."""
-    yield Call(greedy_loses, gives=Example(""), sees=_example)
+def greedy_can_be_too_dear(greedy_loses, cheapest):
+    """`greedy_loses` is an example in which greedy's choice costs at least 1.2 times what `cheapest` finds."""
+    yield Call(_found, greedy_loses, cheapest, gives=Example(""), sees=_example, name="greedy_loses()")

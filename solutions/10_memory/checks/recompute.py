@@ -73,7 +73,8 @@ _CASES: dict[str, tuple[Callable, str]] = {
     "two inputs": (lambda: _used(Gate()), "XX"),
     "no parameters": (lambda: nn.Dropout(0.5), "X"),
     "an input that needs no gradient": (block, "x"),
-    "two inputs, of which one needs a gradient": (lambda: _used(Gate()), "xX"),
+    "two inputs, of which the first needs a gradient": (lambda: _used(Gate()), "Xx"),
+    "two inputs, of which the second needs a gradient": (lambda: _used(Gate()), "xX"),
     "whole numbers": (Words, "n"),
     "a frozen layer": (lambda: _frozen(block(), "3"), "X"),
     "all frozen": (lambda: _frozen(block()), "X"),
@@ -156,7 +157,8 @@ def the_generator_stands_where_it_would(checkpoint, *, rng):
 @check(CHECKPOINT, points=0.5)
 def inputs_may_need_no_gradient(checkpoint, *, rng):
     """Parameters get their gradients also if an input, or every input, needs none."""
-    cases = ["an input that needs no gradient", "two inputs, of which one needs a gradient", "whole numbers"]
+    both = [f"two inputs, of which the {which} needs a gradient" for which in ("first", "second")]
+    cases = ["an input that needs no gradient", *both, "whole numbers"]
     yield from _calls_of(checkpoint, rng, cases, "output", "reached", "params")
 
 

@@ -18,6 +18,7 @@ SAVED = "10-ex1-saved-bytes"
 
 #: What is called, by its name.
 FUNCTIONS: dict[str, Callable] = {
+    "x.sin().exp() keeps x and the result": lambda x: x.sin().exp(),
     "x * x keeps x, once": lambda x: x * x,
     "x.sin() * x.cos() keeps x and both factors": lambda x: x.sin() * x.cos(),
     "x[:1] * w keeps the whole storage of x": lambda x, w: x[:1] * w,
@@ -44,19 +45,26 @@ class Kept:
     outputs: Any = fact("the output")
     reached: Any = fact("whether backward through the output reaches the inputs")
     gradients: Any = fact("the gradient of input {} after a backward through the output")
+    order: str = complaint()
 
 
-def _call(saved_bytes: Any, name: str, sizes: list[int], ignore: str, seed: int) -> Kept:
-    """One call, and a backward. ignore: which storages, "" for none, "inputs", or "a view" of the first input."""
+def _call(saved_bytes: Any, name: str, sizes: list[int], ignore: str, seed: int, again: bool = False) -> Kept:
+    """One call, and a backward. ignore: which storages, "" for none, "inputs", or "a view" of the first input.
+
+    again: there was a call before, whose output is still held.
+    """
     generator = torch.Generator().manual_seed(seed)
     tensors = [torch.randn(size, generator=generator).requires_grad_() for size in sizes]
     function = Counted(FUNCTIONS[name])
+    before = saved_bytes(FUNCTIONS[name], *tensors) if again else None
     result = saved_bytes(
         function, *tensors, ignore={"": (), "inputs": tensors, "a view": [tensors[0].detach()[1:3]]}[ignore]
     )
     if not (isinstance(result, tuple) and len(result) == 2):
         return Kept("saved_bytes should return a tuple of the output and the bytes", 0, 0, [], [], [])
-    outputs = list(result[0]) if isinstance(result[0], tuple) else [result[0]]
+    order = "the bytes come first, expected the output and then the bytes" if isinstance(result[0], int) else ""
+    output, count = result[::-1] if order else result
+    outputs = list(output) if isinstance(output, tuple) else [output]
     if not all(isinstance(y, torch.Tensor) for y in outputs):
         return Kept("the first thing returned is not the function's output", 0, 0, [], [], [])
     summed = [y.square().sum() for y in outputs if y.requires_grad]
@@ -64,7 +72,9 @@ def _call(saved_bytes: Any, name: str, sizes: list[int], ignore: str, seed: int)
         torch.stack(summed).sum().backward()
     grads = [torch.zeros_like(t) if t.grad is None else t.grad for t in tensors]
     values = [y.detach().reshape(-1) for y in outputs]
-    return Kept("", result[1], function.calls, torch.cat(values), [t.grad is not None for t in tensors], grads)
+    reached = [t.grad is not None for t in tensors]
+    del before
+    return Kept("", count, function.calls, torch.cat(values), reached, grads, order)
 
 
 def _plainly(function: Callable, *tensors: torch.Tensor, ignore: Any) -> tuple[Any, int]:
@@ -72,27 +82,37 @@ def _plainly(function: Callable, *tensors: torch.Tensor, ignore: Any) -> tuple[A
     return function(*tensors), 0
 
 
-def _counts(saved_bytes, rng, graphs):
+def _counts(saved_bytes, rng, graphs, again=False):
     """Calls of which the bytes are known. graphs: name, bytes for each of the n numbers of x and the m of w, ignore."""
     for name, of_x, of_w, *ignore in graphs:
         n, m = 4 * int(rng.integers(20, 60)), 4 * int(rng.integers(3, 15))
         nbytes = int(n * of_x) + m * of_w
         which, text = (ignore[0], f", {ignore[0]} ignored") if ignore else ("", "")
         sizes = [n, m] if FUNCTIONS[name].__code__.co_argcount == 2 else [n]
-        arguments = saved_bytes, name, sizes, which, inputs.seed(rng)
-        yield Call(_call, *arguments, gives=Kept("", nbytes), name=f"{name}{text}; x of {n} numbers, w of {m}")
+        text += ", while the output of a call before is held" if again else ""
+        arguments = saved_bytes, name, sizes, which, inputs.seed(rng), again
+        of = f"{name}{text}; x of {n} numbers, w of {m}"
+        yield Call(_call, *arguments, gives=Kept("", nbytes), name=of, shows=name)
 
 
-@check(SAVED, points=1)
+@check(SAVED, points=0.5)
+def the_bytes_are_those_of_this_graph(saved_bytes, *, rng):
+    """The number is the bytes that the output's graph keeps, and no graph of an earlier call."""
+    graphs = [("x.sin().exp() keeps x and the result", 8, 0), ("a mask has 1 byte per number", 1, 0)]
+    graphs += [("a linear layer", 4, 4), ("three outputs", 8, 0)]
+    yield from _counts(saved_bytes, rng, [*graphs, ("a sum keeps nothing", 0, 0)])
+    yield from _counts(saved_bytes, rng, graphs[:1], again=True)
+
+
+@check(SAVED, points=0.5)
 def each_storage_counts_once_and_whole(saved_bytes, *, rng):
-    """The number is the bytes of the storages that the graph keeps: each once, and whole."""
+    """Each storage counts once and whole, however many saved tensors are views of it."""
     graphs = [("x * x keeps x, once", 4, 0), ("x.sin() * x.cos() keeps x and both factors", 12, 0)]
     graphs += [("x[:1] * w keeps the whole storage of x", 4, 4), ("two halves of one storage", 4, 0)]
-    graphs += [("a mask has 1 byte per number", 1, 0), ("a linear layer", 4, 4), ("three outputs", 8, 0)]
-    yield from _counts(saved_bytes, rng, [*graphs, ("a sum keeps nothing", 0, 0)])
+    yield from _counts(saved_bytes, rng, graphs)
     n, m = 4 * int(rng.integers(20, 60)), 4 * int(rng.integers(3, 15))
     name = "one number, expanded, has a storage of 4 bytes"
-    yield Call(_call, saved_bytes, name, [n, m], "", inputs.seed(rng), gives=Kept("", 4), name=name)
+    yield Call(_call, saved_bytes, name, [n, m], "", inputs.seed(rng), gives=Kept("", 4), name=name, shows=name)
 
 
 @check(SAVED, points=0.25)
@@ -118,5 +138,5 @@ def the_function_runs_as_without_it(saved_bytes, *, rng):
         arguments = name, [n, 12][: FUNCTIONS[name].__code__.co_argcount], "", inputs.seed(rng)
         plain = _call(_plainly, *arguments)
         exactly = [close(gradient.numpy()) for gradient in plain.gradients]
-        gives = Kept("", ..., 1, close(plain.outputs.numpy()), plain.reached, exactly)
-        yield Call(_call, saved_bytes, *arguments, gives=gives, name=f"{name}; x of {n} numbers")
+        gives = Kept("", ..., 1, close(plain.outputs.numpy()), plain.reached, exactly, "")
+        yield Call(_call, saved_bytes, *arguments, gives=gives, name=f"{name}; x of {n} numbers", shows=name)

@@ -28,6 +28,7 @@ class Stepped:
     params: Any = fact("parameter {}")
     grads: Any = fact("the list that says of each p.grad whether it is None")
     momentum: Any = fact("the optimizer's momentum of parameter {}")
+    over_rank_0: Any = fact("scale, over that of rank 0,")
 
 
 def _drive(rank: int, world_size: int, scaler_class: Any, how: dict, start: list, steps: list) -> list[Stepped]:
@@ -63,7 +64,7 @@ def _played(how: dict, start: list, steps: list) -> list[list[Stepped]]:
         for rank, facts in enumerate(seen):
             numbers = [[close(v, rtol=1e-5) for v in of[rank]] for of in (masters, momentum)]
             params = [close(v, rtol=2e-3, atol=1e-7) for v in masters[rank]]
-            facts.append(Stepped("", finite, scale, numbers[0], params, [True, True], numbers[1]))
+            facts.append(Stepped("", finite, scale, numbers[0], params, [True, True], numbers[1], 1.0))
     return seen
 
 
@@ -72,11 +73,24 @@ def _values(rng, n, size):
     return [[size * rng.uniform(0.25, 1, shape) * rng.choice([-1, 1], shape) for shape in SHAPES] for _ in range(n)]
 
 
-def _with(grads: list, rank: int, number: float) -> list:
-    """The same gradients with such a number among those of a rank."""
-    grads = [[grad.copy() for grad in of_rank] for of_rank in grads]
-    grads[rank][1][0, 1] = number
-    return grads
+def _infinite(grads: list, ranks: Any) -> list:
+    """The same gradients, but all those of these ranks are infinite."""
+    return [[g * np.inf if rank in ranks else g for g in of_rank] for rank, of_rank in enumerate(grads)]
+
+
+def _with(grads: list, number: float, which: int, rng: Any) -> list:
+    """The same gradients of one rank, with such a number somewhere in that of parameter `which`."""
+    grads = [grad.copy() for grad in grads[0]]
+    grads[which].flat[int(rng.integers(grads[which].size))] = number
+    return [grads]
+
+
+def _over_rank_0(found: list[list[Stepped]]) -> list[list[Stepped]]:
+    """The same facts, with each scale over that of rank 0."""
+    for of_rank in found:
+        for one, first in zip(of_rank, found[0], strict=True):
+            one.over_rank_0 = one.scale / first.scale if first.scale else 0.0
+    return found
 
 
 def _case(scaler, words, how, start, steps, *facts):
@@ -86,7 +100,7 @@ def _case(scaler, words, how, start, steps, *facts):
     return Case(f"{words}, {how}", len(start), _drive, (scaler, how, start, steps), expect)
 
 
-@check(SCALER, points=0.75)
+@check(SCALER, points=0.5)
 def small_gradients_survive(LossScaler, *, rng):
     """The masters step with the gradients of the unscaled loss, in float32, even where float16 has only zeros."""
     for n, scale in ((1, 2.0**16), (2, 2.0**20), (2, 2.0**16)):
@@ -97,12 +111,28 @@ def small_gradients_survive(LossScaler, *, rng):
 
 @check(SCALER, points=0.75)
 def all_ranks_skip_together(LossScaler, *, rng):
-    """If a gradient on any rank has an infinity or a NaN, step returns False on all, and no master moves."""
+    """If the gradients of any rank are infinite, step returns False on all, no master moves, the scales stay alike."""
     for n in (2, 3):
         start, good = _values(rng, n, 1), _values(rng, n, 4)
-        for number in (np.inf, -np.inf, np.nan):
-            steps, how = [good, _with(good, int(rng.integers(n)), number)], {"scale": 8.0, "interval": 9}
-            yield _case(LossScaler, f"{number} on a rank in step 2", how, start, steps, "stepped", "masters")
+        for rank in rng.permutation(n):
+            steps, how = [_infinite(good, [rank]), good], {"scale": 8.0, "interval": 9}
+            words = f"infinite gradients on rank {rank} in step 1"
+            case = _case(LossScaler, words, how, start, steps, "stepped", "masters", "over_rank_0")
+            case.sees = _over_rank_0
+            for facts in case.expect:
+                facts[-1].masters = ...  # which depend on the scale
+            yield case
+
+
+@check(SCALER, points=0.25)
+def one_number_is_enough_to_skip(LossScaler, *, rng):
+    """One infinity or NaN makes a rank skip the step, in whichever parameter and place it is."""
+    for number in (np.inf, -np.inf, np.nan):
+        start, good = _values(rng, 1, 1), _values(rng, 1, 4)
+        for which in rng.permutation(2):
+            steps, how = [good, _with(good, number, which, rng)], {"scale": 8.0, "interval": 9}
+            words = f"{number} in the gradient of parameter {which} in step 2"
+            yield _case(LossScaler, words, how, start, steps, "stepped")
 
 
 @check(SCALER, points=0.25)
@@ -111,7 +141,7 @@ def the_scale_halves_and_doubles(LossScaler, *, rng):
     for n, interval in ((2, 2), (1, 3), (3, 2)):
         start, good = _values(rng, n, 1), _values(rng, n, 4)
         skips = [i in (1, 2, 4) or (i > 9 and rng.random() < 0.3) for i in range(18)]
-        steps = [_with(good, int(rng.integers(n)), np.inf) if skip else good for skip in skips]
+        steps = [_infinite(good, range(n)) if skip else good for skip in skips]
         yield _case(
             LossScaler, "some steps are skipped", {"scale": 1024.0, "interval": interval}, start, steps, "scale"
         )
@@ -122,8 +152,8 @@ def a_step_leaves_all_in_order(LossScaler, *, rng):
     """The parameters are copies of the masters, gradients are gone, a skipped step changes nothing that is kept."""
     for n in (2, 3):
         start, good = _values(rng, n, 1), _values(rng, n, 4)
-        steps = [good, _with(good, n - 1, np.inf), good]
+        steps = [good, good, _infinite(good, range(n))]
         facts = "params", "grads", "momentum"
-        case = _case(LossScaler, "an infinity in step 2", {"scale": 8.0, "interval": 9}, start, steps, *facts)
+        case = _case(LossScaler, "infinities in step 3", {"scale": 1.0, "interval": 9}, start, steps, *facts)
         case.sends, case.scalars, case.because = [], len(steps), "one all-reduce of one number per step is enough"
         yield case
