@@ -18,7 +18,6 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,8 +85,8 @@ class Course:
                 near = course_settings.did_you_mean(student, self.students()) or ": check the name after --student"
                 raise UnknownStudentError(f"there is no folder submitted/{student}{near}")
         self.graded = self.root / "autograded" / ".graded.json"
-        #: What was read of each submission that is being graded, and its fingerprint.
-        self._taken: dict[tuple[str, str], tuple[Submission, str]] = {}
+        #: Of each submission that is being graded the exchange's own files, and its fingerprint.
+        self._taken: dict[tuple[str, str], tuple[dict[str, bytes], str]] = {}
 
     @property
     def own(self) -> Settings:
@@ -255,7 +254,7 @@ class Course:
                 problems.append(problem)
             else:
                 state = fingerprint
-                if _decided_by_others(executed):
+                if executed is not None and _decided_by_others(executed):
                     again = before is not None and before.removeprefix(ONCE) == fingerprint
                     why = STARVED_AGAIN.format(student, lesson) if again else STARVED
                     bar.write(limits.printable(f"{student} {lesson}: {why}"), file=sys.stderr)
@@ -281,17 +280,15 @@ class Course:
 
         run, source = preprocessors.RunCells(config=self._config()), self.solutions / lesson
         instructor = submission_files.lesson_notebook(source / f"{lesson}.ipynb", self.own)
-        files, nb = pieces.companions(source), reading.notebook_of(instructor.cells, "")
+        files, nb = pieces.companions(source), reading.notebook_of(instructor.cells, outcome.NotebookOutcome())
         if student:
             submission = self._take(student, lesson)
-            kept = replace(submission, notebook=None, files={})  # the rest may be large
-            self._taken[student, lesson] = kept, self._fingerprint(student, lesson, submission)
+            self._taken[student, lesson] = submission.exchange, self._fingerprint(student, lesson, submission)
             nb, files = reading.read_taken(submission), submission_files.next_to(files, submission.files)
         with self.gradebook() as gradebook:
             sources = restore.source_cells(gradebook, lesson, lesson, restore.earlier(self.root, lesson))
         restored = restore.restored_notebook(nb, sources, instructor)
-        texts = nbformat.writes(restored), nbformat.writes(instructor)
-        return workers.Task((student, lesson), *texts, files, run.limits, run.jail, run.demonstrations)
+        return workers.Task((student, lesson), restored, instructor, files, run.limits, run.jail, run.demonstrations)
 
     def prepare(self, lesson: str) -> None:
         """Bring the gradebook's version of a lesson up to date with its solution.
@@ -352,9 +349,9 @@ class Course:
             bar.set_description_str(f"the lesson's own solution of {', '.join(states)}")
         for task, executed, error in pool.run([self.task("", lesson) for lesson in states]):
             lesson = task.name[1]
-            if error is not None:
+            if executed is None:
                 raise ValueError(f"nothing was graded: the solution of {lesson} cannot be run here: {error}")
-            for test in filter(run_cells.is_test, nbformat.reads(executed, as_version=4).cells):
+            for test in filter(run_cells.is_test, executed.cells):
                 if not (found := outcome.of_metadata(test)).passed:
                     why = scoring.comment(found).split("\n")[0]
                     text = f"nothing was graded: the solution of {lesson} fails its own {test.id} here: {why}"
@@ -371,7 +368,9 @@ class Course:
             _, executed, error = next(iter(pool.run([self.task(student, lesson)])))
         return self.write_grade(student, lesson, executed, error)
 
-    def write_grade(self, student: str, lesson: str, executed: str, error: Exception | None = None) -> str:
+    def write_grade(
+        self, student: str, lesson: str, executed: nbformat.NotebookNode | None, error: Exception | None = None
+    ) -> str:
         """Write what a worker found into the gradebook and the feedback, with nbgrader; '' or what went wrong.
 
         Nothing of the submission runs in this process.
@@ -380,7 +379,7 @@ class Course:
         from autograder.grading.nbgrader.grade_submission import grade_submission, record_failure
 
         problem = f"{type(error).__name__}: {error}".split("\n")[0] if error else ""
-        if not problem:
+        if executed is not None:
             config = self._config(assignment_id=lesson, student_id=student)
             with nbgrader_api.logged(self.root / ".nbgrader.log") as log:
                 grade_submission(config, student, lesson, executed, self._taken.pop((student, lesson))[0])
@@ -489,7 +488,6 @@ def _check_tmpdir() -> None:
         raise ValueError(f"the folder for temporary files has a name of {length} bytes, {why}")
 
 
-def _decided_by_others(executed: str) -> bool:
+def _decided_by_others(executed: nbformat.NotebookNode) -> bool:
     """Did a test fail by a limit of time while other programs had the processors for most of the time?"""
-    busy = json.loads(executed)["metadata"].get("autograder", {}).get("busy", False)
-    return busy and outcome.failed_by_time(outcome.of_text(executed))
+    return outcome.of_notebook(executed).busy and outcome.failed_by_time(map(outcome.of_metadata, executed.cells))

@@ -26,7 +26,6 @@ from autograder.grading.course import Course
 from autograder.grading.nbgrader import dates, scoring
 from autograder.grading.nbgrader.grade_submission import grade_submission
 from autograder.grading.nbgrader.late import of_students
-from autograder.grading.nbgrader.submission_files import Submission
 from autograder.insight import marks, report
 from autograder.lessons import adapted, course_settings, names, notebook, release
 from autograder.soundness import audit
@@ -376,9 +375,9 @@ def test_days_and_extensions_follow_the_calendar_of_the_course(tmp_path):
 
 def test_a_time_that_cannot_be_read_leaves_no_earlier_one(toy):
     assert late(toy, POLICY + DUE) == ("3", "2")
-    executed = (toy.root / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb").read_text()
+    executed = nbformat.read(toy.root / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb", 4)
     config = toy.course._config(assignment_id=LESSON, student_id="ada")
-    grade_submission(config, "ada", LESSON, executed, Submission(b"", exchange={"timestamp.txt": b"junk"}))
+    grade_submission(config, "ada", LESSON, executed, {"timestamp.txt": b"junk"})
     assert toy.course.totals()["ada", LESSON] == (6, 6) and "late" not in toy.page("ada").split("<tfoot>")[1]
     for text, when in (("20.10.2026 12:00 UTC", datetime.datetime(2026, 10, 20, 12)), ("junk", None)):
         (toy.root / "submitted" / "ada" / LESSON / "timestamp.txt").write_text(text)
