@@ -25,7 +25,7 @@ import nbformat
 from tqdm import tqdm
 
 from autograder.grading import handed_in, limits, outcome
-from autograder.grading.nbgrader import by_hand, lock
+from autograder.grading.nbgrader import by_hand, library, lock
 from autograder.grading.nbgrader.gradebook import (
     Row,
     cells_known,
@@ -36,11 +36,10 @@ from autograder.grading.nbgrader.gradebook import (
     scores_of,
     totals_of,
 )
-from autograder.lessons import adapted, course_settings, keys, nbgrader_api, pieces
+from autograder.lessons import adapted, course_settings, keys, pieces
 from autograder.lessons.files import write_whole
 
 if TYPE_CHECKING:
-    from nbgrader.api import Gradebook
     from traitlets.config import Config
 
     from autograder.grading.nbgrader.submission_files import Submission
@@ -138,8 +137,8 @@ class Course:
         if self.jail and not scheduler and (force or self._has_newer(lessons)):
             workers.begin_to_import()
         self._check_setup()
-        with lock.held(self.root, "autograder grade"), nbgrader_api.one_engine():
-            nbgrader_api.write_settings(self.root, os.path.relpath(self.solutions, self.root))
+        with lock.held(self.root, "autograder grade"), library.one_engine():
+            library.write_settings(self.root, os.path.relpath(self.solutions, self.root))
             hidden, every = not self._gradable(lessons), 0.1 if sys.stderr.isatty() else 10.0  # a log needs few lines
             with tqdm(
                 total=1, desc="preparing", unit="notebook", disable=hidden, mininterval=every, leave=False
@@ -158,18 +157,16 @@ class Course:
         if not self.has_gradebook():
             return []
         self._write_dates(bar)
-        with nbgrader_api.logged(self.root / ".nbgrader.log") as log:
+        with library.logged(self.root / ".nbgrader.log") as log:
             if rewritten := follow_gradebook(self._config()):
                 bar.write(f"brought up to date with the gradebook: {len(rewritten)} feedback page(s)", file=sys.stderr)
         return [f"feedback pages may be older than the gradebook: {log.problem}"] if log.problem else []
 
     def _write_dates(self, bar: tqdm) -> None:
         """Write the dates of `course.toml` into the gradebook, and say where a person had entered others."""
-        from nbgrader.coursedir import CourseDirectory
-
         from autograder.grading.nbgrader import dates
 
-        for line in dates.write(CourseDirectory(config=self._config())):
+        for line in dates.write(library.directory(self._config())):
             bar.write(limits.printable(line), file=sys.stderr)
 
     def _grade_what_changed(
@@ -295,19 +292,13 @@ class Course:
 
         Where its exercises have changed, what people have entered about the others stays (`by_hand`).
         """
-        from nbgrader.api import MissingEntry
-        from nbgrader.converters import GenerateAssignment
-
         from autograder.grading.nbgrader import restore
 
         source, own = self.solutions / lesson, self.own
         state = hashlib.sha256((source / f"{lesson}.ipynb").read_bytes() + own.marks(lesson).encode()).hexdigest()
         done = self._read_graded()
         with self.gradebook() as gradebook:
-            try:
-                cells = cells_known(gradebook, lesson)
-            except MissingEntry:
-                cells = None
+            cells = cells_known(gradebook, lesson)
             if cells is not None and done.get(lesson) == state:
                 return
             nb = adapted.adapted(nbformat.read(source / f"{lesson}.ipynb", as_version=4), lesson, own)
@@ -322,7 +313,7 @@ class Course:
             (scratch / "solutions" / lesson).mkdir(parents=True)
             adapted.copy(self.solutions, scratch / "solutions", lesson, own)
             config = self._config(assignment_id=lesson, root=str(scratch))
-            log = self._convert(GenerateAssignment, config)
+            log = library.generate_assignment(config, self.root / ".nbgrader.log")
         if log:
             raise ValueError(f"nbgrader refuses {source.relative_to(self.solutions.parent)}: {log}")
         with self.gradebook() as gradebook:
@@ -381,7 +372,7 @@ class Course:
         problem = f"{type(error).__name__}: {error}".split("\n")[0] if error else ""
         if executed is not None:
             config = self._config(assignment_id=lesson, student_id=student)
-            with nbgrader_api.logged(self.root / ".nbgrader.log") as log:
+            with library.logged(self.root / ".nbgrader.log") as log:
                 grade_submission(config, student, lesson, executed, self._taken.pop((student, lesson))[0])
             problem = log.problem
         if problem:
@@ -426,7 +417,7 @@ class Course:
     @functools.cached_property
     def settings(self) -> Config:
         """What `nbgrader_config.py` says."""
-        return nbgrader_api.settings()
+        return library.settings()
 
     def _config(self, **coursedir: str) -> Config:
         config = copy.deepcopy(self.settings)
@@ -441,19 +432,15 @@ class Course:
         return config
 
     def _convert(self, converter: type, config: Config) -> str:
-        return nbgrader_api.convert(converter, config, self.root / ".nbgrader.log")
+        return library.convert(converter, config, self.root / ".nbgrader.log")
 
     def _by_hand(self, lesson: str) -> Path:
         """Where what people have entered about a lesson lies while it is not in the gradebook."""
         return self.root / "autograded" / f".by-hand-{lesson}.json"
 
-    @contextlib.contextmanager
-    def gradebook(self) -> Iterator[Gradebook]:
+    def gradebook(self) -> library.Gradebook:
         """nbgrader's gradebook of this course, made if there is none; to be used in a `with`."""
-        from nbgrader.api import Gradebook
-
-        with Gradebook(self._db_url(), self.settings.CourseDirectory.course_id) as gradebook:
-            yield gradebook
+        return library.gradebook(self._config())
 
     def _db_url(self) -> str:
         if "?" in str(self.root):  # to SQLAlchemy, the name of the file would end there

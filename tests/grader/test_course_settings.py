@@ -23,11 +23,11 @@ from autograder import properties
 from autograder.__main__ import main
 from autograder.authoring import handout
 from autograder.grading.course import Course
-from autograder.grading.nbgrader import dates, scoring
+from autograder.grading.nbgrader import dates, release, scoring
 from autograder.grading.nbgrader.grade_submission import grade_submission
 from autograder.grading.nbgrader.late import of_students
 from autograder.insight import marks, report
-from autograder.lessons import adapted, course_settings, names, notebook, release
+from autograder.lessons import adapted, course_settings, names, notebook
 from autograder.soundness import audit
 from tests.helpers.report_tables import rows_of_table
 from tests.helpers.toy_course import LESSON, RIGHT, WRONG_SQUARE, Toy, cell, submission

@@ -12,7 +12,7 @@ from traitlets import Bool, Integer, List, Unicode
 
 from autograder import checks, properties
 from autograder.grading import outcome
-from autograder.grading.nbgrader import checklist
+from autograder.grading.nbgrader import checklist, library
 from autograder.grading.nbgrader.submission_files import lesson_notebook, taken
 from autograder.grading.running import submission
 from autograder.grading.running.run_cells import Limits
@@ -24,7 +24,7 @@ class AdaptLesson(NbGraderPreprocessor):
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """The lesson's notebook with the settings of `course.toml`."""
-        own = course_settings.of(CourseDirectory(config=self.config).root)
+        own = library.course_settings_of(self.config)
         return adapted.adapted(notebook.named(nb), resources["nbgrader"]["assignment"], own), resources
 
 

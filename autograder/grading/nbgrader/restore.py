@@ -29,8 +29,7 @@ from autograder.grading.nbgrader.reading import new_cell, notebook_of, read_file
 from autograder.grading.nbgrader.submission_files import lesson_notebook
 from autograder.lessons import adapted, course_settings
 from autograder.lessons.files import write_whole
-from autograder.lessons.notebook import answer_of, is_task, natural
-from autograder.lessons.release import STUB
+from autograder.lessons.notebook import STUB, answer_of, is_task, natural
 
 #: The start of a function or a class, and its name.
 DEFINITION = re.compile(r"^(?:async +def|def|class) +(\w+)", re.MULTILINE)

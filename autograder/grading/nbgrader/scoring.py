@@ -21,7 +21,7 @@ from autograder import properties
 from autograder.checking.check import NOT_WRITTEN_YET
 from autograder.checking.expect import DIED, UNWRITTEN, WRONG, Failure, with_case
 from autograder.grading import limits, outcome
-from autograder.grading.nbgrader import late
+from autograder.grading.nbgrader import late, library
 from autograder.grading.outcome import OUT_OF_TIME, OUTDATED, TIMEOUT, CellOutcome, Outcome, Tried
 from autograder.grading.running.run_cells import is_test
 from autograder.lessons import course_settings
@@ -212,7 +212,7 @@ class SaveScores(NbGraderPreprocessor):
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """Write the scores and the sentences into the gradebook, and the sentences into the notebook."""
-        where, own = resources["nbgrader"], course_settings.of(CourseDirectory(config=self.config).root)
+        where, own = resources["nbgrader"], library.course_settings_of(self.config)
         found = {cell.id: outcome.of_metadata(cell) for cell in nb.cells}
         graded = {cell.id: cell for cell in nb.cells if is_test(cell) or is_question(cell)}
         whole = outcome.of_notebook(nb)

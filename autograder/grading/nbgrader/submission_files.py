@@ -24,7 +24,7 @@ import nbformat
 
 from autograder.grading import limits
 from autograder.lessons import adapted, course_settings, notebook
-from autograder.lessons.release import AGENTS
+from autograder.lessons.notebook import AGENTS
 
 
 def lesson_notebook(source: Path, own: course_settings.Settings) -> nbformat.NotebookNode:
