@@ -431,9 +431,6 @@ class Course:
         config.RunCells.jail = self.jail
         return config
 
-    def _convert(self, converter: type, config: Config) -> str:
-        return library.convert(converter, config, self.root / ".nbgrader.log")
-
     def _by_hand(self, lesson: str) -> Path:
         """Where what people have entered about a lesson lies while it is not in the gradebook."""
         return self.root / "autograded" / f".by-hand-{lesson}.json"

@@ -166,7 +166,7 @@ def test_nothing_is_lost_if_the_grader_ends_between_forgetting_and_entering(toy,
     toy.enter("ben", "07-ex2-square", 1.5)
     toy.teach(rename_half)
     with monkeypatch.context() as patch:
-        patch.setattr(toy.course, "_convert", lambda *_: 1 / 0)
+        patch.setattr(library, "generate_assignment", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             toy.course.prepare(LESSON)
     grade(toy)

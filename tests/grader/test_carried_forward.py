@@ -12,6 +12,7 @@ from nbgrader.converters import Autograde
 from autograder.checking.expect import CheckFailed, Hint
 from autograder.grading import outcome
 from autograder.grading.jail import outside
+from autograder.grading.nbgrader import library
 from autograder.grading.outcome import CellOutcome, Tried
 from autograder.grading.running import carried_forward, run_cells, workers
 from autograder.grading.running.kernels import Reply
@@ -244,7 +245,7 @@ def test_the_attacks_could_have_read_the_answer(toy):
 
 def test_nbgraders_own_command_gives_the_same(toy):
     toy.hand_in("carol", submission(ex1=WRONG_DOUBLE, ex2=ON_DOUBLE))
-    assert not toy.course._convert(Autograde, toy.course._config(assignment_id=LESSON, student_id="carol"))
+    assert not library.convert(Autograde, toy.course._config(assignment_id=LESSON, student_id="carol"))
     assert toy.points("carol") == {"ex1": 0.0, "ex2": 2.0, "ex3": 3.0}
     assert toy.comment("ex2", "carol") == told(1)
 

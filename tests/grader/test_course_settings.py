@@ -23,7 +23,7 @@ from autograder import properties
 from autograder.__main__ import main
 from autograder.authoring import handout
 from autograder.grading.course import Course
-from autograder.grading.nbgrader import dates, release, scoring
+from autograder.grading.nbgrader import dates, library, release, scoring
 from autograder.grading.nbgrader.grade_submission import grade_submission
 from autograder.grading.nbgrader.late import of_students
 from autograder.insight import marks, report
@@ -459,7 +459,7 @@ def test_nbgraders_own_commands_write_the_dates_too(toy):
     """As formgrader's buttons do."""
     settings(toy.root, "timezone = 'UTC'\n[lessons.07]\ndue = 2026-10-19T12:00:00\n[extensions.ben]\n07 = 2\n")
     config = toy.course._config(assignment_id=LESSON, student_id="ben")
-    assert not toy.course._convert(GenerateFeedback, config)
+    assert not library.convert(GenerateFeedback, config)
     assert in_gradebook(toy) == (datetime.datetime(2026, 10, 19, 12), datetime.timedelta(days=2))
 
 
