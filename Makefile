@@ -191,7 +191,7 @@ $(STAMPS)/pyodide: FORCE
 	@mkdir -p $(STAMPS)
 	@echo '$(PYODIDE)' | cmp -s - $@ || echo '$(PYODIDE)' > $@
 
-$(STAMPS)/notebooks: $(SOLUTIONS) $(call files,autograder/lessons/templates) autograder/lessons/release.py autograder/properties.py autograder/grading/nbgrader/checklist.py autograder/grading/nbgrader/preprocessors.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
+$(STAMPS)/notebooks: $(SOLUTIONS) $(call files,autograder/lessons/templates) autograder/grading/nbgrader/release.py autograder/properties.py autograder/grading/nbgrader/checklist.py autograder/grading/nbgrader/preprocessors.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
 	@$(BIN)/python -m autograder release
 	@touch $@
 

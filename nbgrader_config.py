@@ -10,12 +10,12 @@ from nbgrader.preprocessors import LimitOutput
 
 from autograder.grading.nbgrader.converters import copy_only_what_is_listed, one_at_a_time
 from autograder.grading.nbgrader.exchange import Collect, ReleaseFeedback
+from autograder.grading.nbgrader.formgrader import DrawnFormulas, use_own_page
 from autograder.grading.nbgrader.late import LatePenalties
 from autograder.grading.nbgrader.preprocessors import AdaptLesson, ClearAttachments, ListChecks, RunCells
 from autograder.grading.nbgrader.restore import RestoreCells, SubmissionExporter
 from autograder.grading.nbgrader.scoring import ReadGrades, SaveScores
 from autograder.grading.pages.feedback import FeedbackExporter
-from autograder.grading.pages.formgrader import DrawnFormulas, use_own_page
 from autograder.grading.pages.safe_html import SafeCells
 from autograder.lessons import course_settings
 

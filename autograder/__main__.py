@@ -17,7 +17,7 @@ import signal  # noqa: E402
 
 #: Each module adds one subcommand with `add_parser(subparsers)`, and imports slow packages only when it runs.
 COMMANDS = (
-    "lessons.release",
+    "grading.nbgrader.release",
     "lessons.run_solutions",
     "properties",
     "lessons.chapters",
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _about_gradebook(error: Exception) -> str:
-    from autograder.lessons.nbgrader_api import trouble_with_gradebook
+    from autograder.grading.nbgrader.library import trouble_with_gradebook
 
     return trouble_with_gradebook(error)
 

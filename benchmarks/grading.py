@@ -38,8 +38,9 @@ import nbformat
 from autograder.answers import right, wrong
 from autograder.grading import example_class
 from autograder.grading.course import Course
+from autograder.grading.nbgrader import library
 from autograder.grading.running import workers
-from autograder.lessons import nbgrader_api, notebook
+from autograder.lessons import notebook
 from ranks.stopwatch import Stopwatch, family
 
 MAKE = runpy.run_path(str(example_class.EXAMPLE / "make.py"))
@@ -307,8 +308,8 @@ def main() -> None:
             Course(ours).prepare(lesson)
             hand_in(ours, lesson, arguments.students)
         shutil.copytree(ours, stock)
-        (stock / nbgrader_api.CONFIG).write_text(STOCK)
-        shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, ours / nbgrader_api.CONFIG)
+        (stock / library.CONFIG).write_text(STOCK)
+        shutil.copy(notebook.ROOT / library.CONFIG, ours / library.CONFIG)
         theirs = sum(timed(["nbgrader", "autograde", lesson], stock) for lesson in arguments.lessons)
         count = arguments.students * len(arguments.lessons)
         print(f"nbgrader autograde: {count} notebooks in {theirs:.0f} s, {theirs / count:.2f} s each", flush=True)

@@ -38,7 +38,8 @@ from nbformat.v4 import new_output
 from autograder.answers import right, wrong
 from autograder.grading import course, example_class
 from autograder.grading.course import Course
-from autograder.lessons import nbgrader_api, notebook
+from autograder.grading.nbgrader import library
+from autograder.lessons import notebook
 
 MAKE = runpy.run_path(str(example_class.EXAMPLE / "make.py"))
 DUE = datetime.datetime(2026, 10, 1, 12)
@@ -323,7 +324,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="term-") as folder:
         root = Path(folder).resolve() / "course"
         shutil.copytree(notebook.SOLUTIONS / lesson, root / "solutions" / lesson)
-        shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, root / nbgrader_api.CONFIG)
+        shutil.copy(notebook.ROOT / library.CONFIG, root / library.CONFIG)
         term = Term(root, lesson, students, draw, arguments.jobs)
         go(term)
     print(f"{len(students)} students, {len(term.wrong)} thing(s) wrong or lost")

@@ -28,7 +28,8 @@ import nbformat
 from autograder import properties
 from autograder.answers import answer, right, wrong
 from autograder.authoring import drafts, rules, where
-from autograder.lessons import adapted, names, notebook, release
+from autograder.grading.nbgrader import release
+from autograder.lessons import adapted, names, notebook
 from autograder.lessons.files import write_whole
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -90,7 +91,7 @@ def new_exercise(arguments: argparse.Namespace) -> int:
 
 def _write(root: Path, lesson: str, texts: dict[str, str], folders: Iterable[str] = ()) -> None:
     """Write the texts and what follows from them, and say so; folders: those that are new."""
-    released = [f"notebooks/{lesson}/{lesson}.ipynb", f"notebooks/{lesson}/{release.AGENTS.name}"]
+    released = [f"notebooks/{lesson}/{lesson}.ipynb", f"notebooks/{lesson}/{notebook.AGENTS.name}"]
     with all_or_nothing(root, texts, folders, released):
         with contextlib.redirect_stdout(io.StringIO()):
             properties.command(argparse.Namespace(lessons=[lesson]))

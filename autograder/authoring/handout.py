@@ -17,7 +17,8 @@ from typing import Any
 
 import yaml
 
-from autograder.lessons import course_settings, notebook, pieces, release
+from autograder.grading.nbgrader import release
+from autograder.lessons import course_settings, notebook, pieces
 from autograder.lessons.course_settings import Settings
 
 #: Where the folder goes; the zip is next to it.
@@ -92,7 +93,7 @@ def _write_notebooks(made: Path, lessons: list[str], own: Settings) -> None:
     """Make the notebooks of these lessons below a folder, with the files that they find beside themselves."""
     with release.generated(lessons, own) as generated:
         for lesson, source in generated:
-            for name in (f"{lesson}.ipynb", release.AGENTS.name, *pieces.companions(own.solutions / lesson)):
+            for name in (f"{lesson}.ipynb", notebook.AGENTS.name, *pieces.companions(own.solutions / lesson)):
                 _copy(source / name, made / "notebooks" / lesson / name)
 
 

@@ -28,7 +28,8 @@ from autograder.authoring.where import Exercise
 from autograder.checking.check import share_inputs
 from autograder.grading import jail, outcome, retry
 from autograder.grading.course import Course
-from autograder.lessons import notebook, release
+from autograder.grading.nbgrader import release
+from autograder.lessons import notebook
 from autograder.soundness import audit, matrix
 
 

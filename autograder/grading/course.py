@@ -18,7 +18,6 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ import nbformat
 from tqdm import tqdm
 
 from autograder.grading import handed_in, limits, outcome
-from autograder.grading.nbgrader import by_hand, lock
+from autograder.grading.nbgrader import by_hand, library, lock
 from autograder.grading.nbgrader.gradebook import (
     Row,
     cells_known,
@@ -37,11 +36,10 @@ from autograder.grading.nbgrader.gradebook import (
     scores_of,
     totals_of,
 )
-from autograder.lessons import adapted, course_settings, keys, nbgrader_api, pieces
+from autograder.lessons import adapted, course_settings, keys, pieces
 from autograder.lessons.files import write_whole
 
 if TYPE_CHECKING:
-    from nbgrader.api import Gradebook
     from traitlets.config import Config
 
     from autograder.grading.nbgrader.submission_files import Submission
@@ -86,8 +84,8 @@ class Course:
                 near = course_settings.did_you_mean(student, self.students()) or ": check the name after --student"
                 raise UnknownStudentError(f"there is no folder submitted/{student}{near}")
         self.graded = self.root / "autograded" / ".graded.json"
-        #: What was read of each submission that is being graded, and its fingerprint.
-        self._taken: dict[tuple[str, str], tuple[Submission, str]] = {}
+        #: Of each submission that is being graded the exchange's own files, and its fingerprint.
+        self._taken: dict[tuple[str, str], tuple[dict[str, bytes], str]] = {}
 
     @property
     def own(self) -> Settings:
@@ -139,8 +137,8 @@ class Course:
         if self.jail and not scheduler and (force or self._has_newer(lessons)):
             workers.begin_to_import()
         self._check_setup()
-        with lock.held(self.root, "autograder grade"), nbgrader_api.one_engine():
-            nbgrader_api.write_settings(self.root, os.path.relpath(self.solutions, self.root))
+        with lock.held(self.root, "autograder grade"), library.one_engine():
+            library.write_settings(self.root, os.path.relpath(self.solutions, self.root))
             hidden, every = not self._gradable(lessons), 0.1 if sys.stderr.isatty() else 10.0  # a log needs few lines
             with tqdm(
                 total=1, desc="preparing", unit="notebook", disable=hidden, mininterval=every, leave=False
@@ -159,18 +157,16 @@ class Course:
         if not self.has_gradebook():
             return []
         self._write_dates(bar)
-        with nbgrader_api.logged(self.root / ".nbgrader.log") as log:
+        with library.logged(self.root / ".nbgrader.log") as log:
             if rewritten := follow_gradebook(self._config()):
                 bar.write(f"brought up to date with the gradebook: {len(rewritten)} feedback page(s)", file=sys.stderr)
         return [f"feedback pages may be older than the gradebook: {log.problem}"] if log.problem else []
 
     def _write_dates(self, bar: tqdm) -> None:
         """Write the dates of `course.toml` into the gradebook, and say where a person had entered others."""
-        from nbgrader.coursedir import CourseDirectory
-
         from autograder.grading.nbgrader import dates
 
-        for line in dates.write(CourseDirectory(config=self._config())):
+        for line in dates.write(library.directory(self._config())):
             bar.write(limits.printable(line), file=sys.stderr)
 
     def _grade_what_changed(
@@ -255,7 +251,7 @@ class Course:
                 problems.append(problem)
             else:
                 state = fingerprint
-                if _decided_by_others(executed):
+                if executed is not None and _decided_by_others(executed):
                     again = before is not None and before.removeprefix(ONCE) == fingerprint
                     why = STARVED_AGAIN.format(student, lesson) if again else STARVED
                     bar.write(limits.printable(f"{student} {lesson}: {why}"), file=sys.stderr)
@@ -281,36 +277,28 @@ class Course:
 
         run, source = preprocessors.RunCells(config=self._config()), self.solutions / lesson
         instructor = submission_files.lesson_notebook(source / f"{lesson}.ipynb", self.own)
-        files, nb = pieces.companions(source), reading.notebook_of(instructor.cells, "")
+        files, nb = pieces.companions(source), reading.notebook_of(instructor.cells, outcome.NotebookOutcome())
         if student:
             submission = self._take(student, lesson)
-            kept = replace(submission, notebook=None, files={})  # the rest may be large
-            self._taken[student, lesson] = kept, self._fingerprint(student, lesson, submission)
+            self._taken[student, lesson] = submission.exchange, self._fingerprint(student, lesson, submission)
             nb, files = reading.read_taken(submission), submission_files.next_to(files, submission.files)
         with self.gradebook() as gradebook:
             sources = restore.source_cells(gradebook, lesson, lesson, restore.earlier(self.root, lesson))
         restored = restore.restored_notebook(nb, sources, instructor)
-        texts = nbformat.writes(restored), nbformat.writes(instructor)
-        return workers.Task((student, lesson), *texts, files, run.limits, run.jail, run.demonstrations)
+        return workers.Task((student, lesson), restored, instructor, files, run.limits, run.jail, run.demonstrations)
 
     def prepare(self, lesson: str) -> None:
         """Bring the gradebook's version of a lesson up to date with its solution.
 
         Where its exercises have changed, what people have entered about the others stays (`by_hand`).
         """
-        from nbgrader.api import MissingEntry
-        from nbgrader.converters import GenerateAssignment
-
         from autograder.grading.nbgrader import restore
 
         source, own = self.solutions / lesson, self.own
         state = hashlib.sha256((source / f"{lesson}.ipynb").read_bytes() + own.marks(lesson).encode()).hexdigest()
         done = self._read_graded()
         with self.gradebook() as gradebook:
-            try:
-                cells = cells_known(gradebook, lesson)
-            except MissingEntry:
-                cells = None
+            cells = cells_known(gradebook, lesson)
             if cells is not None and done.get(lesson) == state:
                 return
             nb = adapted.adapted(nbformat.read(source / f"{lesson}.ipynb", as_version=4), lesson, own)
@@ -325,7 +313,7 @@ class Course:
             (scratch / "solutions" / lesson).mkdir(parents=True)
             adapted.copy(self.solutions, scratch / "solutions", lesson, own)
             config = self._config(assignment_id=lesson, root=str(scratch))
-            log = self._convert(GenerateAssignment, config)
+            log = library.generate_assignment(config, self.root / ".nbgrader.log")
         if log:
             raise ValueError(f"nbgrader refuses {source.relative_to(self.solutions.parent)}: {log}")
         with self.gradebook() as gradebook:
@@ -352,9 +340,9 @@ class Course:
             bar.set_description_str(f"the lesson's own solution of {', '.join(states)}")
         for task, executed, error in pool.run([self.task("", lesson) for lesson in states]):
             lesson = task.name[1]
-            if error is not None:
+            if executed is None:
                 raise ValueError(f"nothing was graded: the solution of {lesson} cannot be run here: {error}")
-            for test in filter(run_cells.is_test, nbformat.reads(executed, as_version=4).cells):
+            for test in filter(run_cells.is_test, executed.cells):
                 if not (found := outcome.of_metadata(test)).passed:
                     why = scoring.comment(found).split("\n")[0]
                     text = f"nothing was graded: the solution of {lesson} fails its own {test.id} here: {why}"
@@ -371,7 +359,9 @@ class Course:
             _, executed, error = next(iter(pool.run([self.task(student, lesson)])))
         return self.write_grade(student, lesson, executed, error)
 
-    def write_grade(self, student: str, lesson: str, executed: str, error: Exception | None = None) -> str:
+    def write_grade(
+        self, student: str, lesson: str, executed: nbformat.NotebookNode | None, error: Exception | None = None
+    ) -> str:
         """Write what a worker found into the gradebook and the feedback, with nbgrader; '' or what went wrong.
 
         Nothing of the submission runs in this process.
@@ -380,9 +370,9 @@ class Course:
         from autograder.grading.nbgrader.grade_submission import grade_submission, record_failure
 
         problem = f"{type(error).__name__}: {error}".split("\n")[0] if error else ""
-        if not problem:
+        if executed is not None:
             config = self._config(assignment_id=lesson, student_id=student)
-            with nbgrader_api.logged(self.root / ".nbgrader.log") as log:
+            with library.logged(self.root / ".nbgrader.log") as log:
                 grade_submission(config, student, lesson, executed, self._taken.pop((student, lesson))[0])
             problem = log.problem
         if problem:
@@ -427,7 +417,7 @@ class Course:
     @functools.cached_property
     def settings(self) -> Config:
         """What `nbgrader_config.py` says."""
-        return nbgrader_api.settings()
+        return library.settings()
 
     def _config(self, **coursedir: str) -> Config:
         config = copy.deepcopy(self.settings)
@@ -441,20 +431,13 @@ class Course:
         config.RunCells.jail = self.jail
         return config
 
-    def _convert(self, converter: type, config: Config) -> str:
-        return nbgrader_api.convert(converter, config, self.root / ".nbgrader.log")
-
     def _by_hand(self, lesson: str) -> Path:
         """Where what people have entered about a lesson lies while it is not in the gradebook."""
         return self.root / "autograded" / f".by-hand-{lesson}.json"
 
-    @contextlib.contextmanager
-    def gradebook(self) -> Iterator[Gradebook]:
+    def gradebook(self) -> library.Gradebook:
         """nbgrader's gradebook of this course, made if there is none; to be used in a `with`."""
-        from nbgrader.api import Gradebook
-
-        with Gradebook(self._db_url(), self.settings.CourseDirectory.course_id) as gradebook:
-            yield gradebook
+        return library.gradebook(self._config())
 
     def _db_url(self) -> str:
         if "?" in str(self.root):  # to SQLAlchemy, the name of the file would end there
@@ -489,7 +472,6 @@ def _check_tmpdir() -> None:
         raise ValueError(f"the folder for temporary files has a name of {length} bytes, {why}")
 
 
-def _decided_by_others(executed: str) -> bool:
+def _decided_by_others(executed: nbformat.NotebookNode) -> bool:
     """Did a test fail by a limit of time while other programs had the processors for most of the time?"""
-    busy = json.loads(executed)["metadata"].get("autograder", {}).get("busy", False)
-    return busy and outcome.failed_by_time(outcome.of_text(executed))
+    return outcome.of_notebook(executed).busy and outcome.failed_by_time(map(outcome.of_metadata, executed.cells))

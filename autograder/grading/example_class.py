@@ -8,7 +8,8 @@ import shutil
 from pathlib import Path
 
 from autograder.grading.course import Course
-from autograder.lessons import nbgrader_api, notebook
+from autograder.grading.nbgrader import library
+from autograder.lessons import notebook
 
 EXAMPLE = notebook.ROOT / "examples" / "class"
 EXAMPLE_COURSE = notebook.ROOT / "_build" / "example-class"
@@ -20,7 +21,7 @@ def example_course(timeout: int | None = None, jail: bool = True) -> Course:
     runpy.run_path(str(EXAMPLE / "make.py"))["make"](EXAMPLE_COURSE)
     shutil.rmtree(EXAMPLE_COURSE / "solutions", ignore_errors=True)
     shutil.copytree(notebook.SOLUTIONS, EXAMPLE_COURSE / "solutions", ignore=shutil.ignore_patterns(".*"))
-    shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, EXAMPLE_COURSE / nbgrader_api.CONFIG)
+    shutil.copy(notebook.ROOT / library.CONFIG, EXAMPLE_COURSE / library.CONFIG)
     return Course(EXAMPLE_COURSE, timeout, jail)
 
 

@@ -1,11 +1,10 @@
-"""What became of a notebook's cells: the only thing that comes back from a run, and all that a page is made of.
+"""What became of a notebook and its cells: the only thing that comes back from a run, and all that a page is made of.
 
-In between it lies in the notebook. `to_metadata` and `of_metadata` alone know under which keys.
+In between it lies in the notebook. `to_metadata`, `of_metadata` and `of_notebook` alone know under which keys.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any
@@ -127,6 +126,23 @@ class CellOutcome(Outcome):
         return self.failure if self.failure and self.failure.kind != UNWRITTEN else None
 
 
+@dataclass
+class NotebookOutcome:
+    """What there is to say of a notebook as a whole.
+
+    problem: why it could not be read, "" if it could. remarks: on how it was found, and what was repaired, a sentence
+    each. left_out: files beside it that are not used, and why. python: the version that it was saved with, if it says.
+    busy: had other programs the processors for most of its run? written_by: `reading.OURS` of the writing process.
+    """
+
+    problem: str = ""
+    remarks: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    python: str = ""
+    busy: bool = False
+    written_by: str = ""
+
+
 def failed_by_time(cells: Iterable[CellOutcome]) -> bool:
     """Does a test fail, and was a limit of time or a hang of ranks met on the way?"""
     cells = list(cells)
@@ -138,9 +154,9 @@ def failed_by_time(cells: Iterable[CellOutcome]) -> bool:
 # ---- in a notebook ----
 
 
-def to_metadata(cell: nbformat.NotebookNode, found: CellOutcome) -> None:
-    """Keep in a cell what became of it."""
-    cell.metadata["autograder"] = nbformat.from_dict(_data(found))
+def to_metadata(of: nbformat.NotebookNode, found: CellOutcome | NotebookOutcome) -> None:
+    """Keep in a cell, or in a notebook, what became of it."""
+    of.metadata["autograder"] = nbformat.from_dict(_data(found))
 
 
 def of_metadata(cell: Any) -> CellOutcome:
@@ -150,9 +166,9 @@ def of_metadata(cell: Any) -> CellOutcome:
     return found
 
 
-def of_text(notebook: str) -> list[CellOutcome]:
-    """The same for all cells of a notebook that has run, from its text."""
-    return [of_metadata(cell) for cell in json.loads(notebook)["cells"]]
+def of_notebook(nb: Any) -> NotebookOutcome:
+    """What there is to say of a notebook, as it keeps it."""
+    return _read(NotebookOutcome, nb["metadata"].get("autograder", {}))
 
 
 def _data(found: Any) -> Any:

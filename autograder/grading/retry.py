@@ -73,10 +73,9 @@ def run_again(course: Course, student: str, lesson: str, test: str) -> tuple[nbf
 
     course.prepare(lesson)
     task = course.task(student, lesson)
-    nb = nbformat.reads(task.cells, as_version=4)
-    nb.cells = [cell for cell in nb.cells if notebook.nbgrader_role(cell) != "grade" or cell.id == test]
-    executed = nbformat.reads(workers.execute(task.with_cells(nbformat.writes(nb))), as_version=4)
+    task.nb.cells = [cell for cell in task.nb.cells if notebook.nbgrader_role(cell) != "grade" or cell.id == test]
+    executed = workers.execute(task)
     cells = {cell.id: cell for cell in executed.cells}
     found = {name: outcome.of_metadata(cell) for name, cell in cells.items()}
-    problem = executed.metadata.autograder.problem
+    problem = outcome.of_notebook(executed).problem
     return cells[test], scoring.comment(found[test], found.get(test.removesuffix("-test")), problem)

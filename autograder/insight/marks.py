@@ -224,9 +224,8 @@ def _read_autograded(path: Path, submission: Submission) -> None:
     """
     try:
         nb = nbformat.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        read = nb.metadata.get("autograder", {})
-        submission.problem = str(read.get("problem", ""))
-        submission.beside = [*map(str, read.get("remarks", [])), *_notebooks(read.get("left_out", []))]
+        whole = outcome.of_notebook(nb)
+        submission.problem, submission.beside = whole.problem, [*whole.remarks, *_notebooks(whole.left_out)]
         cells = {cell.get("id"): cell for cell in nb.cells}
         for test in nb.cells:
             if not is_test(test) and not scoring.is_question(test):

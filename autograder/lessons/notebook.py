@@ -30,6 +30,10 @@ SOLUTIONS = ROOT / "solutions"
 NOTEBOOKS = ROOT / "notebooks"
 #: The kernel that a solution notebook names.
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+#: What each lesson's folder contains for students' assistants.
+AGENTS = Path(__file__).parent / "templates" / "AGENTS.md"
+#: A stub contains the first of these, in words the second; an answer cell without them holds somebody's work.
+STUB, STUB_IN_WORDS = "NotImplementedError", "YOUR ANSWER HERE"
 
 
 class UnknownLessonError(ValueError):

@@ -13,8 +13,7 @@ import pytest
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange import ExchangeError
 
-from autograder.grading.nbgrader import exchange, submission_files
-from autograder.lessons import nbgrader_api
+from autograder.grading.nbgrader import exchange, library, submission_files
 from tests.helpers import toy_course
 from tests.helpers.toy_course import LESSON
 
@@ -48,7 +47,7 @@ class Exchange:
         return folder
 
     def _use(self, kind: type, **options) -> None:
-        config = nbgrader_api.settings()
+        config = library.settings()
         config.CourseDirectory.update(root=str(self.course), assignment_id=LESSON)
         config.CourseDirectory.db_url = f"sqlite:///{self.course}/gradebook.db"
         config.Exchange.root = str(self.root)
@@ -84,7 +83,7 @@ def free(monkeypatch):
 
 
 def test_the_course_collects_this_way():
-    factory = nbgrader_api.settings().ExchangeFactory
+    factory = library.settings().ExchangeFactory
     assert factory.collect is exchange.Collect and factory.release_feedback is exchange.ReleaseFeedback
 
 

@@ -15,9 +15,8 @@ import sqlalchemy.exc
 
 from autograder.__main__ import main
 from autograder.grading.jail import outside
-from autograder.grading.nbgrader import lock, submission_files
+from autograder.grading.nbgrader import library, lock, submission_files
 from autograder.insight import marks, report
-from autograder.lessons import nbgrader_api
 from ranks.stopwatch import family
 from tests.helpers.toy_course import LESSON, WRONG_SQUARE, Toy, cell, lesson, submission
 
@@ -167,7 +166,7 @@ def test_nothing_is_lost_if_the_grader_ends_between_forgetting_and_entering(toy,
     toy.enter("ben", "07-ex2-square", 1.5)
     toy.teach(rename_half)
     with monkeypatch.context() as patch:
-        patch.setattr(toy.course, "_convert", lambda *_: 1 / 0)
+        patch.setattr(library, "generate_assignment", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             toy.course.prepare(LESSON)
     grade(toy)
@@ -273,7 +272,7 @@ def test_a_submission_that_failed_is_not_remembered_as_graded(toy, monkeypatch):
 )
 def test_trouble_with_the_database_comes_with_what_to_do(said, advice):
     error = sqlalchemy.exc.OperationalError("UPDATE", {}, Exception(said))
-    assert advice in nbgrader_api.trouble_with_gradebook(error)
+    assert advice in library.trouble_with_gradebook(error)
 
 
 def test_trouble_with_the_database_is_one_line_and_nothing_is_forgotten(toy, monkeypatch, capsys):

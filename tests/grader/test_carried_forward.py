@@ -12,6 +12,7 @@ from nbgrader.converters import Autograde
 from autograder.checking.expect import CheckFailed, Hint
 from autograder.grading import outcome
 from autograder.grading.jail import outside
+from autograder.grading.nbgrader import library
 from autograder.grading.outcome import CellOutcome, Tried
 from autograder.grading.running import carried_forward, run_cells, workers
 from autograder.grading.running.kernels import Reply
@@ -244,7 +245,7 @@ def test_the_attacks_could_have_read_the_answer(toy):
 
 def test_nbgraders_own_command_gives_the_same(toy):
     toy.hand_in("carol", submission(ex1=WRONG_DOUBLE, ex2=ON_DOUBLE))
-    assert not toy.course._convert(Autograde, toy.course._config(assignment_id=LESSON, student_id="carol"))
+    assert not library.convert(Autograde, toy.course._config(assignment_id=LESSON, student_id="carol"))
     assert toy.points("carol") == {"ex1": 0.0, "ex2": 2.0, "ex3": 3.0}
     assert toy.comment("ex2", "carol") == told(1)
 
@@ -342,8 +343,7 @@ def test_no_answer_has_the_best_of_two_behaviours():
     cell(handed_in, "03-ex5-training-step").source = TWO_BEHAVIOURS
     tests = ("03-ex4-ema-update-test", "03-ex5-training-step-test")
     handed_in.cells = [one for one in handed_in.cells if not one.id.endswith("-test") or one.id in tests]
-    task = workers.Task(("ada", "03_step"), nbformat.writes(handed_in), nbformat.writes(nb), {})
-    graded = nbformat.reads(workers.execute(task), as_version=4)
+    graded = workers.execute(workers.Task(("ada", "03_step"), handed_in, nb))
     assert [outcome.of_metadata(cell(graded, test)).score for test in tests] == [1.75, 2.5]
     of_one_answer = carried_forward._of_one_answer
     assert of_one_answer({"a"}, {"a", "b"}) == {"a", "b"} and not of_one_answer({"a", "c"}, {"a", "b"})

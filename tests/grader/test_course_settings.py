@@ -23,12 +23,11 @@ from autograder import properties
 from autograder.__main__ import main
 from autograder.authoring import handout
 from autograder.grading.course import Course
-from autograder.grading.nbgrader import dates, scoring
+from autograder.grading.nbgrader import dates, library, release, scoring
 from autograder.grading.nbgrader.grade_submission import grade_submission
 from autograder.grading.nbgrader.late import of_students
-from autograder.grading.nbgrader.submission_files import Submission
 from autograder.insight import marks, report
-from autograder.lessons import adapted, course_settings, names, notebook, release
+from autograder.lessons import adapted, course_settings, names, notebook
 from autograder.soundness import audit
 from tests.helpers.report_tables import rows_of_table
 from tests.helpers.toy_course import LESSON, RIGHT, WRONG_SQUARE, Toy, cell, submission
@@ -376,9 +375,9 @@ def test_days_and_extensions_follow_the_calendar_of_the_course(tmp_path):
 
 def test_a_time_that_cannot_be_read_leaves_no_earlier_one(toy):
     assert late(toy, POLICY + DUE) == ("3", "2")
-    executed = (toy.root / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb").read_text()
+    executed = nbformat.read(toy.root / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb", 4)
     config = toy.course._config(assignment_id=LESSON, student_id="ada")
-    grade_submission(config, "ada", LESSON, executed, Submission(b"", exchange={"timestamp.txt": b"junk"}))
+    grade_submission(config, "ada", LESSON, executed, {"timestamp.txt": b"junk"})
     assert toy.course.totals()["ada", LESSON] == (6, 6) and "late" not in toy.page("ada").split("<tfoot>")[1]
     for text, when in (("20.10.2026 12:00 UTC", datetime.datetime(2026, 10, 20, 12)), ("junk", None)):
         (toy.root / "submitted" / "ada" / LESSON / "timestamp.txt").write_text(text)
@@ -460,7 +459,7 @@ def test_nbgraders_own_commands_write_the_dates_too(toy):
     """As formgrader's buttons do."""
     settings(toy.root, "timezone = 'UTC'\n[lessons.07]\ndue = 2026-10-19T12:00:00\n[extensions.ben]\n07 = 2\n")
     config = toy.course._config(assignment_id=LESSON, student_id="ben")
-    assert not toy.course._convert(GenerateFeedback, config)
+    assert not library.convert(GenerateFeedback, config)
     assert in_gradebook(toy) == (datetime.datetime(2026, 10, 19, 12), datetime.timedelta(days=2))
 
 

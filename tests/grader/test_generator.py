@@ -18,7 +18,8 @@ import pytest
 from autograder.__main__ import main
 from autograder.authoring import generator, rules, where
 from autograder.checking import check
-from autograder.lessons import files, notebook, release
+from autograder.grading.nbgrader import release
+from autograder.lessons import files, notebook
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
 import collected

@@ -16,7 +16,8 @@ import pytest
 
 from autograder.__main__ import main
 from autograder.authoring import handout
-from autograder.lessons import notebook, release
+from autograder.grading.nbgrader import release
+from autograder.lessons import notebook
 
 
 def unpack(folder: Path, to: Path) -> Path:

@@ -20,7 +20,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from autograder.checking import cases
 from autograder.checking.expect import CheckFailed, expect_close, expect_raises
 from autograder.checking.hints import same_evidence
-from autograder.grading import limits, retry
+from autograder.grading import limits, outcome, retry
 from autograder.grading.jail import wire
 from autograder.grading.nbgrader import reading, submission_files
 from autograder.grading.pages import feedback
@@ -288,7 +288,7 @@ def test_spans_of_time_are_no_numbers_and_imaginary_parts_count():
 
 def test_a_notebook_of_too_many_pieces_is_not_read():
     def read_back(nb):
-        return reading.read_submission(json.dumps(nb)).metadata.autograder.problem
+        return outcome.of_notebook(reading.read_submission(json.dumps(nb))).problem
 
     nb = new_notebook(cells=[new_code_cell("x = [1]")])
     assert read_back(nb) == ""

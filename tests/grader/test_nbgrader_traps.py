@@ -9,10 +9,11 @@ from nbgrader.api import Gradebook
 from nbgrader.plugins import CsvExportPlugin
 from traitlets.config import PyFileConfigLoader
 
+from autograder.grading.nbgrader import library
 from autograder.grading.nbgrader.preprocessors import RunCells
 from autograder.grading.nbgrader.restore import SourceCell, restore
 from autograder.grading.running import clock
-from autograder.lessons import nbgrader_api, notebook
+from autograder.lessons import notebook
 from tests.helpers.toy_course import LESSON, RIGHT, WRONG_SQUARE, Toy, at, cell, released, submission
 
 FULL = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}
@@ -27,7 +28,7 @@ def toy(tmp_path_factory):
 def test_nbgraders_export_leaves_our_table_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "grades.csv").write_text("ours")
-    ours = nbgrader_api.settings()  # which also puts what makes a gradebook on the PATH
+    ours = library.settings()  # which also puts what makes a gradebook on the PATH
     with Gradebook(f"sqlite:///{tmp_path / 'gradebook.db'}", "toy") as gradebook:
         CsvExportPlugin(config=ours).export(gradebook)
     assert (tmp_path / "grades.csv").read_text() == "ours" and (tmp_path / "nbgrader-grades.csv").is_file()
@@ -44,19 +45,19 @@ DISPLAYS = "import sys\n\ndef square(x):\n    sys.displayhook(2)\n    return 0\n
 
 def test_nbgrader_in_a_course_of_its_own_takes_our_settings_or_stops(tmp_path, monkeypatch):
     def loaded():
-        return PyFileConfigLoader(nbgrader_api.CONFIG, path=str(tmp_path)).load_config()
+        return PyFileConfigLoader(library.CONFIG, path=str(tmp_path)).load_config()
 
-    nbgrader_api.write_settings(tmp_path, "../solutions")
+    library.write_settings(tmp_path, "../solutions")
     config = loaded()
     assert RunCells in config.Autograde.autograde_preprocessors
     assert (config.CourseDirectory.root, config.CourseDirectory.source_directory) == (str(tmp_path), "../solutions")
     monkeypatch.setattr(notebook, "ROOT", tmp_path / "moved")
-    nbgrader_api.write_settings(tmp_path, "../solutions")
+    library.write_settings(tmp_path, "../solutions")
     with pytest.raises(SystemExit, match="activate the repository's environment, or run `autograder grade` again"):
         loaded()
-    (tmp_path / nbgrader_api.CONFIG).write_text("c = 1")
-    nbgrader_api.write_settings(tmp_path, "../solutions")
-    assert (tmp_path / nbgrader_api.CONFIG).read_text() == "c = 1"
+    (tmp_path / library.CONFIG).write_text("c = 1")
+    library.write_settings(tmp_path, "../solutions")
+    assert (tmp_path / library.CONFIG).read_text() == "c = 1"
 
 
 def test_a_right_answer_that_writes_to_stderr_keeps_its_marks(toy):

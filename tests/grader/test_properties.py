@@ -19,12 +19,12 @@ from autograder.answers import wrong
 from autograder.checking import check
 from autograder.grading import jail
 from autograder.grading.course import Course
-from autograder.grading.nbgrader import scoring
+from autograder.grading.nbgrader import library, scoring
 from autograder.grading.outcome import CellOutcome, Tried
 from autograder.grading.running import run_cells
 from autograder.grading.running.kernels import LocalKernel
 from autograder.insight import lms, marks
-from autograder.lessons import names, nbgrader_api, notebook
+from autograder.lessons import names, notebook
 from tests.helpers.formgrader_server import environment
 
 LESSON = "03_step"
@@ -237,7 +237,7 @@ def write(root, nb) -> None:
 def course(tmp_path_factory):
     root = tmp_path_factory.mktemp("course")
     write(root, lesson())
-    shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, root / nbgrader_api.CONFIG)
+    shutil.copy(notebook.ROOT / library.CONFIG, root / library.CONFIG)
     made = Course(root, 20, not jail.missing())
     made.prepare(LESSON)
     return made

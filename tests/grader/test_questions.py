@@ -11,9 +11,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from autograder.authoring import rules
 from autograder.grading import limits
-from autograder.grading.nbgrader import restore
+from autograder.grading.nbgrader import release, restore
 from autograder.insight import answers_as_files, lms, marks, mistakes, regrade, report
-from autograder.lessons import notebook, release
+from autograder.lessons import notebook
 from tests.helpers.formgrader_server import Server
 from tests.helpers.toy_course import LESSON, RIGHT, Toy, cell
 

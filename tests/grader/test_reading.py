@@ -98,7 +98,7 @@ READABLE = {
 @pytest.mark.parametrize("kind", READABLE)
 def test_what_a_person_can_read_is_read(kind):
     nb = reading.read_submission(READABLE[kind])
-    assert not nb.metadata.autograder.problem
+    assert not outcome.of_notebook(nb).problem
     sources = [cell.source.replace("\t", "    ").replace("誠", "größer") for cell in nb.cells]
     assert sources == [cell["source"] for cell in NB["cells"]]
     assert [cell.cell_type for cell in nb.cells] == [cell["cell_type"] for cell in NB["cells"]]
@@ -148,7 +148,7 @@ UNREADABLE = {
 @pytest.mark.parametrize("kind", UNREADABLE)
 def test_what_nobody_can_read_says_what_it_is(kind):
     content, why = UNREADABLE[kind]
-    problem = reading.read_submission(content).metadata.autograder.problem
+    problem = outcome.of_notebook(reading.read_submission(content)).problem
     assert problem.startswith(f"The file {why}") and "\n" not in problem
 
 
@@ -164,7 +164,7 @@ def test_what_nobody_can_read_says_what_it_is(kind):
 )
 def test_reading_takes_time_in_proportion_to_the_file(text):
     began = time.process_time()
-    assert reading.read_submission(text).metadata.autograder.problem
+    assert outcome.of_notebook(reading.read_submission(text)).problem
     whole = time.process_time() - began
     began = time.process_time()
     reading.read_submission(text[: len(text) // 4])
@@ -189,9 +189,9 @@ def test_the_only_notebook_in_the_folder_is_read_whatever_its_name(tmp_path, nam
     submission = submission_files.taken(path.parent, [])
     assert submission.notebook == READABLE["as it is"] and not submission.left_out
     nb = reading.read_file(path)
-    assert nb.cells and nb.metadata.autograder.remarks == [f"{name} was graded, since there is no 07_toy.ipynb."]
+    assert nb.cells and outcome.of_notebook(nb).remarks == [f"{name} was graded, since there is no 07_toy.ipynb."]
     (path.parent / "other.ipynb").write_text("{}")
-    problem = reading.read_file(path).metadata.autograder.problem
+    problem = outcome.of_notebook(reading.read_file(path)).problem
     if name.endswith("/07_toy.ipynb"):
         assert not problem
         assert submission_files.taken(path.parent, []).left_out == [f"other.ipynb: only {name} is graded"]
@@ -204,7 +204,7 @@ def test_what_lies_there_instead_of_a_notebook_is_named(tmp_path, name):
     path = tmp_path / "ada" / "07_toy" / "07_toy.ipynb"
     (path.parent / name).parent.mkdir(parents=True, exist_ok=True)
     (path.parent / name).write_bytes(b"x")
-    problem = reading.read_file(path).metadata.autograder.problem
+    problem = outcome.of_notebook(reading.read_file(path)).problem
     assert problem == f"There is no 07_toy.ipynb (found {name}): hand in the notebook itself."
 
 
@@ -214,7 +214,7 @@ def test_no_link_is_followed_to_another_name(tmp_path):
     (tmp_path / "secret.ipynb").write_bytes(READABLE["as it is"])
     (path.parent / "mine.ipynb").symlink_to(tmp_path / "secret.ipynb")
     (path.parent / "deeper").symlink_to(tmp_path)
-    assert "no other notebook" in reading.read_file(path).metadata.autograder.problem
+    assert "no other notebook" in outcome.of_notebook(reading.read_file(path)).problem
     # Nor one that takes a folder's place while the submission is read.
     with submission_files.opened(path.parent) as top, contextlib.ExitStack() as stack, pytest.raises(OSError):
         submission_files._folder_below(top, "deeper", stack)
@@ -236,7 +236,7 @@ def graded(source, error, message, python=""):
     failure = run_cells.failure_of(Reply("error", error=(error, message)))
     cell = reading.new_cell("code", source, {}, "07-ex1-double")
     outcome.to_metadata(cell, outcome.CellOutcome("error", failure))
-    return reading.notebook_of([cell], "", python=python)
+    return reading.notebook_of([cell], outcome.NotebookOutcome(python=python))
 
 
 @pytest.mark.parametrize("source", SYNTAX)
@@ -258,7 +258,7 @@ def test_syntax_that_is_newer_than_this_python_is_named(source):
 def test_errors_of_a_newer_python_are_named_where_the_file_names_it(tmp_path):
     for version, python in {"3.99.1": "3.99", "3.7": "3.7", "x" * 99: "", "3.999": "", 3: ""}.items():
         file = changed(lambda nb, version=version: nb.update(metadata={"language_info": {"version": version}}))
-        assert reading.read_submission(file).metadata.autograder.python == python
+        assert outcome.of_notebook(reading.read_submission(file)).python == python
     lacks = "AttributeError", "module 'itertools' has no attribute 'batched'"
     assert scoring.about_python(graded("", *lacks, python="3.99"))
     assert not scoring.about_python(graded("", *lacks, python="3.7")) and not scoring.about_python(graded("", *lacks))
@@ -269,10 +269,10 @@ def test_page_and_report_say_that_the_students_python_is_newer(tmp_path):
     toy = Toy(tmp_path)
     fill(toy, "ada", ex1=WRONG)
     nb = nbformat.read(toy.root / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb", 4)
-    nb.metadata.autograder.python = "3.99"
+    outcome.to_metadata(nb, outcome.NotebookOutcome(python="3.99"))
     failure = run_cells.failure_of(Reply("error", error=("SyntaxError", "invalid syntax (3.py, line 1)")))
     outcome.to_metadata(cell_of(nb, "07-ex1-double"), outcome.CellOutcome("error", failure))
     config = toy.course._config(assignment_id=LESSON, student_id="ada")
-    grade_submission(config, "ada", LESSON, nbformat.writes(nb), submission_files.Submission(b""))
+    grade_submission(config, "ada", LESSON, nb, {})
     said = "exercise 1 may be written for Python 3.99"
     assert said in toy.page() and said in marks.read(toy.course).submissions[0].beside[0]

@@ -6,7 +6,8 @@ import nbformat
 import pytest
 
 from autograder.__main__ import main
-from autograder.lessons import notebook, release
+from autograder.grading.nbgrader import release
+from autograder.lessons import notebook
 from tests.helpers import tiny_lesson as tiny
 
 
@@ -45,7 +46,7 @@ def test_answers_and_hidden_tests_are_cut_and_the_rest_stays(course):
 def test_each_lesson_comes_with_a_tutor_for_assistants(course):
     release.release()
     text, stub = (released(course).parent / "AGENTS.md").read_text(), cells(course)["98-ex1-twice"].source
-    assert text == release.AGENTS.read_text()
+    assert text == notebook.AGENTS.read_text()
     assert "raise NotImplementedError" in stub and "`raise NotImplementedError`" in text, "the file names the stub"
 
 

@@ -132,7 +132,7 @@ def test_each_setup_cell_comes_back_where_the_lesson_has_it():
         SourceCell(one.id, one.source, one.metadata.nbgrader.grade) for one in ours.cells if "nbgrader" in one.metadata
     ]
     for cells in (theirs.cells, theirs.cells[::-1], []):
-        restored = restored_notebook(notebook_of(cells, ""), sources, ours).cells
+        restored = restored_notebook(notebook_of(cells, outcome.NotebookOutcome()), sources, ours).cells
         names = [one.id for one in restored]
         assert len(set(names)) == len(names)
         assert names.index("07-imports") < min(names.index(source.name) for source in sources)
@@ -153,8 +153,8 @@ def test_an_earlier_version_of_the_lesson_is_named_as_such(tmp_path):
         nb = submission()
         change(nb)
         toy.hand_in("ada", nb)
-        ran = nbformat.reads(toy.course.task("ada", LESSON).cells, as_version=4)
-        return ran.metadata.autograder.remarks, outcome.of_metadata(cell(ran, "07-ex1-double-test")).notes
+        ran = toy.course.task("ada", LESSON).nb
+        return outcome.of_notebook(ran).remarks, outcome.of_metadata(cell(ran, "07-ex1-double-test")).notes
 
     def publish(change):
         toy.teach(change)

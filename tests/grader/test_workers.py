@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -68,8 +69,8 @@ def test_no_jobs_is_one_line(course, capsys):
 
 def test_when_a_worker_dies_its_task_is_tried_by_itself(course, monkeypatch):
     tasks = [course.course.task(f"student-{number}", LESSON) for number in range(5)]
-    # A worker that meets this text ends, as one that the system kills for its memory does.
-    broken = workers.Task(tasks[2].name, "", "", limits=tasks[2].limits)
+    # A worker that meets this one ends, as one that the system kills for its memory does.
+    broken = replace(tasks[2], nb=new_notebook())
     monkeypatch.setattr(workers, "execute", ends_at_an_empty_task)
     with workers.Workers(8, jobs=2) as pool:
         found = {task.name[0]: error for task, _, error in pool.run([*tasks[:2], broken, *tasks[3:]])}
@@ -109,10 +110,10 @@ def test_what_workers_import_has_nothing_of_nbgrader():
 
 
 def ends_at_an_empty_task(task):
-    if not task.cells:
+    if not task.nb.cells:
         os._exit(9)
     time.sleep(0.2)
-    return task.cells
+    return task.nb
 
 
 def start_grader(course):
@@ -237,12 +238,12 @@ def test_a_scheduler_that_does_not_answer_is_one_line(course, capsys):
 
 @pytest.mark.parametrize("error", [OSError(109, "Too many references"), outside.JailError("it did not start")])
 def test_a_task_whose_jail_did_not_start_is_tried_again_at_the_end(monkeypatch, error):
-    tasks = [workers.Task((f"student-{number}", LESSON), "", "") for number in range(3)]
+    tasks = [workers.Task((f"student-{number}", LESSON), new_notebook(), new_notebook()) for number in range(3)]
     tried = []
 
     def attempt(task):
         tried.append(task.name[0])
-        return task, '{"cells": []}', error if len(tried) == 1 else None
+        return (task, None, error) if len(tried) == 1 else (task, new_notebook(), None)
 
     monkeypatch.setattr(workers, "_attempt", attempt)
     with workers.Workers(3) as pool:
@@ -258,7 +259,7 @@ def executed(found):
     nb = new_notebook(cells=[new_code_cell(), new_code_cell()])
     tried = outcome.Tried(found.status, found.failure)
     outcome.to_metadata(nb.cells[1], outcome.CellOutcome(found.status, found.failure, properties=[tried]))
-    return json.dumps(nb)
+    return nb
 
 
 PASSED = executed(outcome.CellOutcome("ok"))
@@ -267,7 +268,7 @@ PASSED = executed(outcome.CellOutcome("ok"))
 @pytest.mark.parametrize("bad", [stopped("timeout"), stopped("error", "HangError")])
 def test_what_fails_by_time_or_a_hang_is_tried_again_alone_before_it_counts(monkeypatch, bad):
     """Beside hundreds of busy processes of another submission, right answers met limits of time."""
-    tasks = [workers.Task((f"student-{number}", LESSON), "", "") for number in range(3)]
+    tasks = [workers.Task((f"student-{number}", LESSON), new_notebook(), new_notebook()) for number in range(3)]
     tried = []
 
     def attempt(task):
@@ -280,14 +281,13 @@ def test_what_fails_by_time_or_a_hang_is_tried_again_alone_before_it_counts(monk
     assert tried == [
         ("student-0", False), ("student-1", False), ("student-2", False), ("student-0", True), ("student-2", True)
     ]  # fmt: skip
-    assert sorted((task.name[0], found) for task, found, _ in outcomes) == [
-        ("student-0", PASSED), ("student-1", PASSED), ("student-2", PASSED)
-    ]  # fmt: skip
+    assert sorted(task.name[0] for task, _, _ in outcomes) == ["student-0", "student-1", "student-2"]
+    assert all(found is PASSED for _, found, _ in outcomes)
 
 
 def test_other_failures_are_not_tried_again():
-    assert not failed_by_time(outcome.of_text(executed(outcome.CellOutcome("error"))))
-    assert not failed_by_time(outcome.of_text(PASSED))
+    for found in (executed(outcome.CellOutcome("error")), PASSED):
+        assert not failed_by_time(map(outcome.of_metadata, found.cells))
 
 
 def test_a_second_run_tries_only_the_tests_that_failed():
@@ -321,5 +321,6 @@ def test_a_limit_is_named_beside_the_points_and_so_is_the_second_try(tmp_path):
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_time_limit_met_on_a_busy_machine_may_be_the_fault_of_others(busy):
     """What follows from that is in `test_grading.py`."""
-    nb = json.loads(executed(stopped("timeout"))) | {"metadata": {"autograder": {"busy": busy}}}
-    assert _decided_by_others(json.dumps(nb)) == busy
+    nb = executed(stopped("timeout"))
+    outcome.to_metadata(nb, outcome.NotebookOutcome(busy=busy))
+    assert _decided_by_others(nb) == busy

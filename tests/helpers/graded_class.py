@@ -92,7 +92,7 @@ def build(folder: Path) -> Toy:
     hostile = stopped("error", SCRIPT, f"{SCRIPT} Hint: {ADDS.hint}")
     fill(toy, "fay", ex1=hostile, ex2=stopped("timeout"), ex3=stopped("died"))
     (toy.root / "submitted" / "gus" / LESSON).mkdir(parents=True)
-    toy.course.write_grade("gus", LESSON, "", RuntimeError("the autograder failed"))
+    toy.course.write_grade("gus", LESSON, None, RuntimeError("the autograder failed"))
     missing, changed = ["The test cell was missing."], ["The test cell had been changed."]
     repaired = {"ex1": missing, "ex2": changed, "ex3": missing}
     fill(toy, "ivy", **{name: CellOutcome("ok", notes=notes) for name, notes in repaired.items()})

@@ -19,7 +19,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.grading import jail
 from autograder.grading.course import Course
-from autograder.lessons import nbgrader_api, notebook
+from autograder.grading.nbgrader import library
+from autograder.lessons import notebook
 
 LESSON = "07_toy"
 RIGHT = {
@@ -123,7 +124,7 @@ class Toy:
         source = self.root / "solutions" / LESSON
         source.mkdir(parents=True)
         nbformat.write(lesson(), source / f"{LESSON}.ipynb")
-        shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, self.root / nbgrader_api.CONFIG)
+        shutil.copy(notebook.ROOT / library.CONFIG, self.root / library.CONFIG)
         self.course = Course(self.root, timeout, not jail.missing())
         for name, content in _prepared().items():
             (self.root / name).parent.mkdir(exist_ok=True)

@@ -19,7 +19,8 @@ import yaml
 
 import ranks
 from autograder.checks.capstone import common, trainer
-from autograder.lessons import keys, notebook, pieces, release
+from autograder.grading.nbgrader import release
+from autograder.lessons import keys, notebook, pieces
 
 LESSONS = tuple(pieces.PIECES)
 

@@ -18,7 +18,8 @@ import pytest
 from autograder.authoring import handout
 from autograder.checks import zero1
 from autograder.grading.course import Course
-from autograder.lessons import nbgrader_api, notebook, pieces, release, run_solutions
+from autograder.grading.nbgrader import library, release
+from autograder.lessons import notebook, pieces, run_solutions
 from tests.helpers.inmates import run
 from tests.helpers.modules import import_checks
 from tests.helpers.notebook_regions import split
@@ -106,7 +107,7 @@ def test_the_zip_holds_them_and_no_others(planted, released, tmp_path, monkeypat
 def test_nbgraders_own_command_gives_no_more(solutions, lesson):
     """An instructor may call it, and formgrader's button does the same."""
     course = solutions.parent
-    shutil.copy(notebook.ROOT / nbgrader_api.CONFIG, course)
+    shutil.copy(notebook.ROOT / library.CONFIG, course)
     command = [sys.executable, "-m", "nbgrader", "generate_assignment", lesson, "--force"]
     done = subprocess.run(command, cwd=course, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

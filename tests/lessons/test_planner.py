@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from autograder.authoring import handout
-from autograder.lessons import notebook, release
+from autograder.grading.nbgrader import release
+from autograder.lessons import notebook
 from planner import (
     Layout,
     LayoutError,

@@ -33,13 +33,10 @@ BASED_ON = re.compile(rb'<meta name="gradebook" content="(\w+)">')
 
 
 def grade_submission(
-    config: Config, student: str, lesson: str, executed: str, submission: submission_files.Submission
+    config: Config, student: str, lesson: str, nb: nbformat.NotebookNode, files: dict[str, bytes]
 ) -> None:
-    """Write the grade of a submission and its page. executed: the restored notebook as a worker has run it, as text."""
+    """Write the grade of a submission and its page. nb: restored, as a worker has run it. files: the exchange's own."""
     course = CourseDirectory(config=config)
-    files = submission.exchange
-    nb = nbformat.reads(executed, as_version=4)
-    nb.metadata.autograder.left_out = submission.left_out
     with Gradebook(course.db_url, course.course_id) as gradebook:
         gradebook.update_or_create_student(student)
         # None, too: the time of what was handed in before is not this one's.
@@ -61,7 +58,7 @@ def record_failure(config: Config, student: str, lesson: str, why: str) -> None:
         gradebook.update_or_create_student(student)
         gradebook.update_or_create_submission(lesson, student)
         sources = restore.source_cells(gradebook, lesson, lesson)
-        nb = reading.notebook_of(restore.restore([], sources).cells, why)
+        nb = reading.notebook_of(restore.restore([], sources).cells, outcome.NotebookOutcome(why))
         for cell in nb.cells:
             outcome.to_metadata(cell, outcome.CellOutcome(comment=why))
         scoring.save(gradebook, lesson, lesson, student, {cell.id: cell for cell in nb.cells}, changed=())

@@ -73,9 +73,14 @@ def read_rows(gradebook: Any) -> list[Row]:
     ]
 
 
-def cells_known(gradebook: Any, lesson: str) -> set[tuple[str, str]]:
-    """The cells of a lesson that an open gradebook knows, with each of their kinds. nbgrader's MissingEntry if none."""
-    nb = gradebook.find_notebook(lesson, lesson)
+def cells_known(gradebook: Any, lesson: str) -> set[tuple[str, str]] | None:
+    """The cells of a lesson that an open gradebook knows, with each of their kinds; None if it does not know it."""
+    from nbgrader import api
+
+    try:
+        nb = gradebook.find_notebook(lesson, lesson)
+    except api.MissingEntry:
+        return None
     kinds = {"grade": nb.grade_cells, "solution": nb.solution_cells, "task": nb.task_cells, "": nb.source_cells}
     return {(kind, cell.name) for kind, cells in kinds.items() for cell in cells}
 

@@ -9,9 +9,9 @@ import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from nbgrader.api import Gradebook
-from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import AssignLatePenalties
 
+from autograder.grading.nbgrader import library
 from autograder.lessons import course_settings
 from autograder.lessons.course_settings import Settings
 
@@ -92,7 +92,7 @@ class LatePenalties(AssignLatePenalties):
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """Write the penalty of a submission into the gradebook."""
-        own = course_settings.of(CourseDirectory(config=self.config).root)
+        own = library.course_settings_of(self.config)
         if not own.has_dates():
             return super().preprocess(nb, resources)
         where = resources["nbgrader"]

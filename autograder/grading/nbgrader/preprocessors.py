@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -10,7 +11,8 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Integer, List, Unicode
 
 from autograder import checks, properties
-from autograder.grading.nbgrader import checklist
+from autograder.grading import outcome
+from autograder.grading.nbgrader import checklist, library
 from autograder.grading.nbgrader.submission_files import lesson_notebook, taken
 from autograder.grading.running import submission
 from autograder.grading.running.run_cells import Limits
@@ -22,7 +24,7 @@ class AdaptLesson(NbGraderPreprocessor):
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """The lesson's notebook with the settings of `course.toml`."""
-        own = course_settings.of(CourseDirectory(config=self.config).root)
+        own = library.course_settings_of(self.config)
         return adapted.adapted(notebook.named(nb), resources["nbgrader"]["assignment"], own), resources
 
 
@@ -86,7 +88,8 @@ class RunCells(NbGraderPreprocessor):
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """Run the restored notebook. If the submission could not be read, no kernel is started."""
-        if nb.metadata.autograder.problem:
+        whole = outcome.of_notebook(nb)
+        if whole.problem:
             return nb, resources
         where = resources["nbgrader"]
         course = CourseDirectory(config=self.config)
@@ -95,5 +98,5 @@ class RunCells(NbGraderPreprocessor):
         source = Path(course.format_path(course.source_directory, ".", where["assignment"]))
         lesson = lesson_notebook(source / f"{where['notebook']}.ipynb", course_settings.of(course.root))
         submission.run_submission(nb.cells, lesson, {**found.files, **pieces.companions(source)}, self)
-        nb.metadata.autograder.left_out = found.left_out
+        outcome.to_metadata(nb, replace(whole, left_out=found.left_out))
         return nb, resources

@@ -11,7 +11,8 @@ import codecs
 import json
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from nbformat.v4.nbbase import random_cell_id
 
 from autograder.grading import limits, outcome
 from autograder.grading.nbgrader import submission_files
+from autograder.grading.outcome import NotebookOutcome
 from autograder.lessons.notebook import address_of, answer_cells, is_task, nbgrader_role
 
 #: Marks the notebooks that this process has written; a submission cannot know it.
@@ -63,17 +65,18 @@ def read_file(path: Path) -> nbformat.NotebookNode:
 
 def read_taken(submission: submission_files.Submission) -> nbformat.NotebookNode:
     """The notebook of a submission; one that says why there is none."""
-    if submission.notebook is None:
-        return unreadable(submission.problem)
-    return read_submission(submission.notebook, submission.remarks)
+    content = submission.notebook
+    nb = unreadable(submission.problem) if content is None else read_submission(content, submission.remarks)
+    outcome.to_metadata(nb, replace(outcome.of_notebook(nb), left_out=submission.left_out))
+    return nb
 
 
-def read_submission(content: bytes | str, remarks: list[str] | None = None) -> nbformat.NotebookNode:
-    """A notebook of well-formed cells without outputs; `metadata.autograder.problem` if it cannot be read.
+def read_submission(content: bytes | str, remarks: Iterable[str] = ()) -> nbformat.NotebookNode:
+    """A notebook of well-formed cells without outputs; its `NotebookOutcome` has a problem if it cannot be read.
 
     remarks: what there is to say about how it was found; what was repaired is added.
     """
-    remarks = list(remarks or [])
+    remarks = list(remarks)
     try:
         text = content if isinstance(content, str) else _decoded(content, remarks)
         ours = OURS in text  # what this process has written is within the limits, but may have a few more parts
@@ -86,9 +89,9 @@ def read_submission(content: bytes | str, remarks: list[str] | None = None) -> n
             raise UnreadableError(f"has {len(cells):,} cells ({most}): remove some, and hand it in again")
         kept = _with_own_ids(within_all_source([fresh_cell(cell) for cell in cells]))
         remarks += _keep_pictures(kept)
-        mark = nb.get("metadata", {}).get("autograder", {}) if ours else {}
-        said = str(mark.get("problem", "")), [*mark.get("remarks", []), *remarks]
-        return notebook_of(kept, *said, str(mark.get("python", "")) if ours else _python(nb))
+        whole = outcome.of_notebook(nb) if ours else NotebookOutcome(python=_python(nb))
+        whole.remarks += remarks
+        return notebook_of(kept, whole)
     except UnreadableError as error:
         return unreadable(f"The file {error}.")
     except Exception:  # such as a RecursionError of the parser
@@ -220,20 +223,15 @@ def _python(nb: dict[str, Any]) -> str:
 
 def unreadable(problem: str) -> nbformat.NotebookNode:
     """A notebook without cells that carries the reason."""
-    return notebook_of([], problem)
+    return notebook_of([], NotebookOutcome(problem))
 
 
-def notebook_of(
-    cells: list[nbformat.NotebookNode], problem: str, remarks: list[str] | None = None, python: str = ""
-) -> nbformat.NotebookNode:
-    """A notebook for this Python, whatever kernel the submission asks for. remarks: on how its file was read.
-
-    python: the version of the student's, if the file names it.
-    """
+def notebook_of(cells: list[nbformat.NotebookNode], whole: NotebookOutcome) -> nbformat.NotebookNode:
+    """A notebook for this Python, whatever kernel the submission asks for. whole: what there is to say of it."""
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    mark = {"problem": problem, "written_by": OURS, "remarks": remarks or [], "python": python}
-    ours = {"kernelspec": kernel, "language_info": {"name": "python"}, "autograder": mark}
-    return new_notebook(cells=cells, metadata=nbformat.from_dict(ours))
+    nb = new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
+    outcome.to_metadata(nb, replace(whole, written_by=OURS))
+    return nb
 
 
 def fresh_cell(cell: Any) -> nbformat.NotebookNode | None:

@@ -29,8 +29,7 @@ from autograder.grading.nbgrader.reading import new_cell, notebook_of, read_file
 from autograder.grading.nbgrader.submission_files import lesson_notebook
 from autograder.lessons import adapted, course_settings
 from autograder.lessons.files import write_whole
-from autograder.lessons.notebook import answer_of, is_task, natural
-from autograder.lessons.release import STUB
+from autograder.lessons.notebook import STUB, answer_of, is_task, natural
 
 #: The start of a function or a class, and its name.
 DEFINITION = re.compile(r"^(?:async +def|def|class) +(\w+)", re.MULTILINE)
@@ -348,8 +347,8 @@ def restored_notebook(
 
     submitted: as `reading` returns it. Where it has a problem, only the gradebook's cells.
     """
-    mark = submitted.metadata.autograder
-    problem = mark.problem
+    whole = outcome.of_notebook(submitted)
+    problem = whole.problem
     restored = restore([] if problem else submitted.cells, sources)
     cells = restored.cells
     functions = {source.test: source.functions for source in sources if not source.is_test}
@@ -370,14 +369,14 @@ def restored_notebook(
             cell.attachments = pictures[cell.id]
     if not problem:
         setup_cells.put_back(cells, lesson)
-    remarks = [*mark.remarks, *_of_another_lesson(submitted.cells, sources)]
+    whole.remarks += _of_another_lesson(submitted.cells, sources)
     known = {source.name for source in sources if source.earlier}
     if not problem and any(
         EARLIER in notes or (known and name not in known and PUT_BACK in notes)
         for name, notes in restored.notes.items()
     ):
-        remarks.append(OLDER)
-    return notebook_of(cells, problem, remarks, mark.get("python", ""))
+        whole.remarks.append(OLDER)
+    return notebook_of(cells, whole)
 
 
 def _of_another_lesson(cells: list[nbformat.NotebookNode], sources: list[SourceCell]) -> list[str]:

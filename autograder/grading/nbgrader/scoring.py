@@ -21,7 +21,7 @@ from autograder import properties
 from autograder.checking.check import NOT_WRITTEN_YET
 from autograder.checking.expect import DIED, UNWRITTEN, WRONG, Failure, with_case
 from autograder.grading import limits, outcome
-from autograder.grading.nbgrader import late
+from autograder.grading.nbgrader import late, library
 from autograder.grading.outcome import OUT_OF_TIME, OUTDATED, TIMEOUT, CellOutcome, Outcome, Tried
 from autograder.grading.running.run_cells import is_test
 from autograder.lessons import course_settings
@@ -173,7 +173,7 @@ LACKS = re.compile(r"module '[\w.]+' has no attribute '|cannot import name '")
 def about_python(nb: nbformat.NotebookNode) -> list[str]:
     """A sentence if cells may fail only because the student's Python is newer than this one."""
     here: tuple[int, ...] = sys.version_info[:2]
-    theirs, newer = nb.metadata.autograder.get("python", ""), dict[str, tuple[int, ...]]()
+    theirs, newer = outcome.of_notebook(nb).python, dict[str, tuple[int, ...]]()
     saved_with = tuple(map(int, theirs.split("."))) if theirs else here
     for cell in nb.cells:
         found = outcome.of_metadata(cell)
@@ -212,19 +212,21 @@ class SaveScores(NbGraderPreprocessor):
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """Write the scores and the sentences into the gradebook, and the sentences into the notebook."""
-        where, own = resources["nbgrader"], course_settings.of(CourseDirectory(config=self.config).root)
+        where, own = resources["nbgrader"], library.course_settings_of(self.config)
         found = {cell.id: outcome.of_metadata(cell) for cell in nb.cells}
         graded = {cell.id: cell for cell in nb.cells if is_test(cell) or is_question(cell)}
-        problem = nb.metadata.autograder.problem
+        whole = outcome.of_notebook(nb)
         for name, cell in graded.items():
             one = found[name]
             one.all_or_nothing = is_test(cell) and own.of(where["assignment"]).all_or_nothing
             one.comment = (
-                comment(one, found.get(answer_of(name)), problem) if is_test(cell) else about_question(one, problem)
+                comment(one, found.get(answer_of(name)), whole.problem)
+                if is_test(cell)
+                else about_question(one, whole.problem)
             )
             outcome.to_metadata(cell, one)
-        ours = nb.metadata.autograder
-        ours.remarks = [*ours.get("remarks", []), *about_python(nb)]
+        whole.remarks += about_python(nb)
+        outcome.to_metadata(nb, whole)
         with Gradebook(where["db_url"]) as gradebook:
             save(gradebook, where["notebook"], where["assignment"], where["student"], graded, where.get("changed"))
         return nb, resources

@@ -17,14 +17,14 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import nbformat
 
 from autograder.grading import limits
 from autograder.lessons import adapted, course_settings, notebook
-from autograder.lessons.release import AGENTS
+from autograder.lessons.notebook import AGENTS
 
 
 def lesson_notebook(source: Path, own: course_settings.Settings) -> nbformat.NotebookNode:
@@ -45,7 +45,7 @@ class NotTakenError(Exception):
     """Why a file is not taken: the rest of a sentence that begins with its name."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Submission:
     """What is used of a submission, as it was when it was read, once.
 
@@ -76,9 +76,9 @@ def taken(folder: Path, patterns: list[str]) -> Submission:
     try:
         with opened(folder) as top:
             submission, graded = _notebook_in(top, f"{folder.name}.ipynb")
-            submission.exchange = _exchange_files(top)
-            submission.files, submission.left_out = _submitted_files(top, patterns, graded)
-            return submission
+            exchange = _exchange_files(top)
+            files, left_out = _submitted_files(top, patterns, graded)
+            return replace(submission, files=files, left_out=left_out, exchange=exchange)
     except NotTakenError as error:
         return Submission(None, f"What was handed in {error}.")
 

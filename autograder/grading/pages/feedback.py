@@ -18,7 +18,7 @@ from pygments.formatters import HtmlFormatter
 from autograder.grading import limits, outcome
 from autograder.grading.nbgrader import scoring, setup_cells, slow_cells
 from autograder.grading.nbgrader.restore import mark_scheme, visible_part
-from autograder.grading.outcome import NOT_RUN, NOT_TRIED, CellOutcome, Tried
+from autograder.grading.outcome import NOT_RUN, NOT_TRIED, CellOutcome, NotebookOutcome, Tried
 from autograder.grading.pages import formulas, safe_html
 from autograder.grading.running.run_cells import is_test
 from autograder.lessons import mathml
@@ -60,7 +60,7 @@ def bounded_page(nb: nbformat.NotebookNode, info: dict) -> str:
             cell.update({"outputs": []} if cell.cell_type == "code" else {})
             cell.source = cell.source if is_test(cell) else ""
         why = f"This page shows the points only, since the notebook's texts are too large to be shown: {error}."
-        bare.metadata.autograder = {"problem": why}
+        outcome.to_metadata(bare, NotebookOutcome(why))
         return page(bare, info)
 
 
@@ -79,8 +79,7 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
     graded = [cell for cell in nb.cells if is_test(cell) or scoring.is_question(cell)]
     run = [cell for cell in nb.cells if outcome.of_metadata(cell).status != NOT_RUN]
     answers = {cell.id: cell for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("solution")}
-    ours = nb.metadata.get("autograder", {})
-    problem = ours.get("problem", "")
+    whole = outcome.of_notebook(nb)
     return (
         _environment()
         .get_template("feedback.html.j2")
@@ -92,9 +91,7 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
             late_penalty=info.get("late_penalty") or 0,
             late=info.get("late", ""),
             based_on=info.get("based_on", ""),
-            problem=problem,
-            remarks=ours.get("remarks", []),
-            left_out=ours.get("left_out", []),
+            whole=whole,
             on_the_run=[
                 hide(remark, secrets)
                 for remark in (*setup_cells.remarks(nb.cells), slow_cells.remark(nb.cells))
@@ -102,7 +99,7 @@ def page(nb: nbformat.NotebookNode, info: dict) -> str:
             ],
             waiting=sum(cell.metadata.nbgrader.points for cell in graded if cell.metadata.nbgrader.get("waits")),
             exercises=[
-                exercise(cell, answers.get(answer_of(cell.id)), secrets, bool(problem))
+                exercise(cell, answers.get(answer_of(cell.id)), secrets, bool(whole.problem))
                 if is_test(cell)
                 else question(cell, drawn.get(cell.id, Markup("")))
                 for cell in graded

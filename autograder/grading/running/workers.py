@@ -1,14 +1,15 @@
 """Runs submissions in worker processes on this machine, or on the machines of a Dask cluster.
 
-A task is all that a worker needs, as data: the cells to run, the instructor's notebook, the other files in its folder,
-the limits. A worker keeps its jail and the known wrong answers' outcomes from one task to the next, which is why
-grading a class takes less time than grading its notebooks one by one. Workers do not write grades: `course` does.
+A task is all that a worker needs, as data: the restored notebook, the instructor's, the other files in its folder, the
+limits. A worker keeps its jail and the known wrong answers' outcomes from one task to the next, which is why grading a
+class takes less time than grading its notebooks one by one. Workers do not write grades: `course` does.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import copy
 import functools
 import itertools
 import multiprocessing
@@ -23,7 +24,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import nbformat
+from nbformat import NotebookNode
 
 from autograder.grading import limits, outcome
 from autograder.grading.running import clock, submission
@@ -38,44 +39,41 @@ AHEAD, PREPARED = 2, 100
 
 @dataclass(frozen=True)
 class Task:
-    """One notebook to run. cells, lesson: notebooks as text. files: the other files in its folder, by name.
+    """One notebook to run. nb: the restored one. lesson: the instructor's. files: the others in its folder, by name.
 
     limits, jail, demonstrations: as `steps.RunCells` has them.
     again: the cells have been run, and only tests that fail are tried once more.
     """
 
     name: tuple[str, str]
-    cells: str
-    lesson: str
+    nb: NotebookNode
+    lesson: NotebookNode
     files: dict[str, bytes] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     jail: bool = True
     demonstrations: bool = False
     again: bool = False
 
-    def with_cells(self, cells: str) -> Task:
-        """The same task for other cells."""
-        return replace(self, cells=cells)
-
 
 #: One notebook at a time in a process: a grade cell changes settings that the whole process shares.
 _one_at_a_time = threading.Lock()
 
 
-def execute(task: Task) -> str:
-    """Run a task in this process: the notebook with its outputs and `metadata.autograder`, as text."""
+def execute(task: Task) -> NotebookNode:
+    """Run a task in this process: the notebook with its outputs and what became of it and its cells."""
     with _one_at_a_time:
         _share_inputs()
-        nb = nbformat.reads(task.cells, as_version=4)
-        if nb.metadata.get("autograder", {}).get("problem"):
-            return task.cells  # nothing of it could be read
-        lesson = nbformat.reads(task.lesson, as_version=4)
+        nb = copy.deepcopy(task.nb)
+        whole = outcome.of_notebook(nb)
+        if whole.problem:
+            return nb  # nothing of it could be read
         began, own = time.monotonic(), clock.now()
         with limits.bounded_time(limits.WORKER_SECONDS) if _is_worker() else contextlib.nullcontext():
-            submission.run_submission(nb.cells, lesson, task.files, task)
+            submission.run_submission(nb.cells, task.lesson, task.files, task)
         # Others had the processors for most of the time.
-        nb.metadata.setdefault("autograder", {})["busy"] = clock.now() - own < (time.monotonic() - began) / 2
-        return nbformat.writes(nb)
+        whole.busy = clock.now() - own < (time.monotonic() - began) / 2
+        outcome.to_metadata(nb, whole)
+        return nb
 
 
 def _is_worker() -> bool:
@@ -91,7 +89,8 @@ def _share_inputs() -> None:
     check.share_inputs()
 
 
-Outcome = tuple[Task, str, Exception | None]
+#: A task with its executed notebook, or with the error that it ended with.
+Outcome = tuple[Task, NotebookNode | None, Exception | None]
 
 
 class Workers:
@@ -136,7 +135,7 @@ class Workers:
         return itertools.chain(made, coming)
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
-        """Each task with its executed notebook, or with '' and the error, in the order in which they end.
+        """Each task with its executed notebook or its error, in the order in which they end.
 
         A task whose jail did not start is tried again after all others: that need not be its own fault. So are tests
         that failed by a limit of time or by a hang, after that and one notebook at a time: a neighbor may have had the
@@ -154,9 +153,9 @@ class Workers:
                 else:
                     yield found
         for task, executed, _ in slow:
-            once_more = replace(task, cells=executed, again=True)
-            for _, twice, error in self._run([once_more]):
-                yield task, executed if error else twice, None
+            assert executed is not None
+            for _, twice, _ in self._run([replace(task, nb=executed, again=True)]):
+                yield task, twice or executed, None
 
     def _run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         if self.client is not None:
@@ -224,7 +223,7 @@ class Workers:
 
 def _is_slow(found: Outcome) -> bool:
     """Did tests fail by a limit of time or by a hang?"""
-    return not found[2] and outcome.failed_by_time(outcome.of_text(found[1]))
+    return found[1] is not None and outcome.failed_by_time(map(outcome.of_metadata, found[1].cells))
 
 
 def _start_workers(pool: concurrent.futures.ProcessPoolExecutor, jobs: int) -> None:
@@ -235,14 +234,14 @@ def _start_workers(pool: concurrent.futures.ProcessPoolExecutor, jobs: int) -> N
 
 def _outcome(task: Task, future: Any) -> Outcome:
     error = future.exception()
-    return task, "" if error else future.result(), error
+    return task, None if error else future.result(), error
 
 
 def _attempt(task: Task) -> Outcome:
     try:
         return task, execute(task), None
     except Exception as error:
-        return task, "", error
+        return task, None, error
 
 
 def begin_to_import() -> None:

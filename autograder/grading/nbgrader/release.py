@@ -15,15 +15,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from autograder.lessons import adapted, course_settings, nbgrader_api, notebook, pieces
+from autograder.grading.nbgrader import library
+from autograder.lessons import adapted, course_settings, notebook, pieces
 from autograder.lessons.course_settings import Settings
 from autograder.lessons.files import write_whole
-
-#: What each lesson's folder contains for students' assistants.
-AGENTS = Path(__file__).parent / "templates" / "AGENTS.md"
-
-#: A stub contains the first of these, in words the second; an answer cell without them holds somebody's work.
-STUB, STUB_IN_WORDS = "NotImplementedError", "YOUR ANSWER HERE"
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
@@ -136,7 +131,7 @@ def generated(lessons: list[str] | None, own: Settings | None = None) -> Iterato
             (course / "source" / name).mkdir(parents=True, exist_ok=True)
             adapted.copy(solutions, course / "source", name, own)
             _generate_assignment(course, name)
-            shutil.copy(AGENTS, course / "release" / name)
+            shutil.copy(notebook.AGENTS, course / "release" / name)
         yield [(name, course / "release" / name) for name in names]
 
 
@@ -144,7 +139,7 @@ def _generate_assignment(course: Path, lesson: str) -> None:
     """nbgrader's own conversion of `source/<lesson>` into `release/<lesson>`."""
     from nbgrader.converters import GenerateAssignment
 
-    config = nbgrader_api.settings()
+    config = library.settings()
     config.CourseDirectory.update(
         root=str(course),
         source_directory="source",
@@ -152,7 +147,7 @@ def _generate_assignment(course: Path, lesson: str) -> None:
         db_url=f"sqlite:///{course / 'gradebook.db'}",
         assignment_id=lesson,
     )
-    problem = nbgrader_api.convert(GenerateAssignment, config)
+    problem = library.convert(GenerateAssignment, config)
     if problem:
         raise ValueError(f"nbgrader refuses solutions/{lesson}: {problem}")
 
@@ -186,7 +181,10 @@ def _holds_answers(path: Path) -> bool:
     for cell in nb.cells:
         if cell.cell_type == "code" and (cell.execution_count or cell.outputs):
             return True
-    return any(not any(stub in cell.source for stub in (STUB, STUB_IN_WORDS)) for cell in notebook.answer_cells(nb))
+    return any(
+        not any(stub in cell.source for stub in (notebook.STUB, notebook.STUB_IN_WORDS))
+        for cell in notebook.answer_cells(nb)
+    )
 
 
 def _keep(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Runs nbgrader's converters from Python, with this course's settings, and reports errors in one line."""
+"""nbgrader as a library: its converters and its gradebook, with this course's settings; errors in one line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autograder.lessons import notebook
+from autograder.lessons import course_settings, notebook
 from autograder.lessons.files import write_whole
+
+if TYPE_CHECKING:
+    from nbgrader.api import Gradebook as Gradebook
+    from nbgrader.coursedir import CourseDirectory as CourseDirectory  # for those outside this package, too
 
 #: nbgrader's settings for this course, in the repository's folder.
 CONFIG = "nbgrader_config.py"
@@ -25,6 +29,18 @@ def settings() -> Any:
     from traitlets.config import PyFileConfigLoader
 
     return PyFileConfigLoader(CONFIG, path=str(notebook.ROOT)).load_config()
+
+
+def directory(config: Any) -> CourseDirectory:
+    """What nbgrader knows of the folder of a course, by its configuration."""
+    from nbgrader import coursedir
+
+    return coursedir.CourseDirectory(config=config)
+
+
+def course_settings_of(config: Any) -> course_settings.Settings:
+    """The settings of `course.toml` in the course's folder that a configuration names."""
+    return course_settings.of(directory(config).root)
 
 
 #: How the file begins that `write_settings` has written.
@@ -54,6 +70,20 @@ c.CourseDirectory.source_directory = {source!r}
 """
     if not file.exists() or file.read_text(encoding="utf-8") != text:
         write_whole(file, text)
+
+
+def gradebook(config: Any) -> Gradebook:
+    """The gradebook of a configuration, made if there is none; to be used in a `with`."""
+    from nbgrader import api
+
+    return api.Gradebook(config.CourseDirectory.db_url, config.CourseDirectory.course_id)
+
+
+def generate_assignment(config: Any, log_file: Path) -> str:
+    """Store a lesson in the gradebook, and its notebook for students in the release folder; what `convert` returns."""
+    from nbgrader.converters import GenerateAssignment
+
+    return convert(GenerateAssignment, config, log_file)
 
 
 def convert(converter: type, config: Any, log_file: Path | None = None) -> str:

@@ -16,10 +16,10 @@ from typing import Any
 import nbformat
 from nbconvert.exporters import HTMLExporter
 from nbconvert.preprocessors import Preprocessor
-from nbgrader.coursedir import CourseDirectory
 from traitlets import Bool
 
 from autograder.grading import limits
+from autograder.grading.nbgrader import library
 from autograder.grading.pages import formulas
 from autograder.grading.pages.safe_html import SIGNS
 from autograder.lessons import course_settings, mathml
@@ -81,7 +81,7 @@ class FormgraderPage(HTMLExporter):
         self, nb: nbformat.NotebookNode, resources: dict | None = None, **kwargs: Any
     ) -> tuple[Any, dict]:
         """The page as text, and the resources."""
-        anonymous = course_settings.of(CourseDirectory(config=self.config).root).anonymous
+        anonymous = library.course_settings_of(self.config).anonymous
         if anonymous:
             resources = {**(resources or {}), "student": HIDDEN, "last_name": "", "first_name": ""}
         page, resources = super().from_notebook_node(nb, resources, **kwargs)
