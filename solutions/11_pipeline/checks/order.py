@@ -199,8 +199,8 @@ def _at_once(n: int, m: int) -> float:
 
 
 def _more(rng: np.random.Generator) -> list[tuple[int, int]]:
-    """(stages, micro-batches) with more micro-batches than stages."""
-    return [(6, 7), *((n, m + 1) for n, m in many(rng))]
+    """(stages, micro-batches) with more micro-batches than stages; the first are many, which tells mistakes apart."""
+    return [*((n, m + 1) for n, m in many(rng)), (6, 7)]
 
 
 @check("11-ex5-zero-bubble", points=1.5)

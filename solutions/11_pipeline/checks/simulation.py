@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,8 @@ from autograder.checks.pipeline.schedules import (
 PLAIN = [(3, 4), (2, 5), (1, 3)]
 #: (stages, micro-batches, chunks) of the same.
 CHUNKED = [(3, 3, 2), (2, 3, 3)]
+#: Of processor time, for a schedule that waits on itself.
+SECONDS = 5
 
 
 def _drawn(rng: np.random.Generator, stages: int, each: bool = False) -> list[Any]:
@@ -106,7 +109,21 @@ def the_makespan_ends_on_any_stage(simulate, bubble_fraction, *, rng):
         yield Call(_beyond_its_spans, simulate, bubble_fraction, schedule, *times, gives=gives, what=what, **about)
 
 
-# The last check of the exercise: an answer that never ends here uses up the time of those behind it.
+def _ends(simulate: Callable, *arguments: Any) -> Any:
+    """`simulate(*arguments)`, or a TimeoutError once that has computed for some seconds: right answers take none."""
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"simulate had not ended after {SECONDS} s of computing")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        return simulate(*arguments)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
 @check("11-ex2-simulate", points=0.5)
 def a_deadlock_is_reported(simulate, *, rng):
     """A schedule that waits on itself is a ValueError."""
@@ -114,8 +131,9 @@ def a_deadlock_is_reported(simulate, *, rng):
     row = [("F", 0), ("F", 1), ("B", 0), ("B", 1)]
     swapped = [[("F", 0), ("B", 0), ("F", 1), ("B", 1)], *[row] * (stages - 1)]
     yield _case(simulate, [row] * stages, _drawn(rng, stages)[:2])
-    yield Call(simulate, swapped, 1.0, 1.0, raises=ValueError, name=f"{stages} stages", shows=as_text(swapped))
-    yield Call(simulate, [[("F", 0), ("W", 0), ("B", 0)]], 1.0, 1.0, raises=ValueError)
+    for schedule in (swapped, [[("F", 0), ("W", 0), ("B", 0)]]):
+        about = {"name": f"simulate, stages: {len(schedule)}", "shows": as_text(schedule)}
+        yield Call(_ends, simulate, schedule, 1.0, 1.0, raises=ValueError, **about)
 
 
 def _keeps_more_until_w(rng: np.random.Generator, stages: int, count: int, chunks: int | None) -> list[list[tuple]]:

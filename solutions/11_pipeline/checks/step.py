@@ -25,6 +25,7 @@ class Step:
     entries: Any = fact("the list of entries that run")
     loss: Any = fact("what pipeline_step returns")
     missing: str = complaint()
+    swapped: str = complaint()
     gradients: Any = fact("the gradient of {}")
     peak: Any = fact("the largest number of micro-batches whose activations are kept")
     left: Any = fact("after the step, the number of micro-batches whose activations are kept")
@@ -33,6 +34,14 @@ class Step:
 
 def _entry(kind: str, rows: int) -> str:
     return f"{kind} with {rows} row{'s' * (rows > 1)}"
+
+
+def _swapped(log: list[tuple[str, int]], weights: list[int]) -> str:
+    """Which micro-batches W takes, if all of them come after the last forward and in another order than `weights`."""
+    last = max((k for k, (kind, _) in enumerate(log) if kind == "F"), default=0)
+    found = [size for kind, size in log[last:] if kind == "W"]
+    text = f"the entries W take the micro-batches with {found} rows in this order, expected {weights}"
+    return text if sorted(found) == sorted(weights) and found != weights else ""
 
 
 def _drive(rank: int, world_size: int, step: Callable, pipeline: Pipeline, steps: int) -> Step:
@@ -45,7 +54,8 @@ def _drive(rank: int, world_size: int, step: Callable, pipeline: Pipeline, steps
     gradients = {name: p.grad for name, p in stage.params.items() if p.grad is not None}
     missing = [name for name in stage.params if name not in gradients]
     text = f"there is no gradient of {missing[0]!r}" if missing else ""
-    return Step(entries, loss, text, gradients, probe.peak, probe.alive, probe.most_inputs)
+    swapped = _swapped(probe.log, [len(pipeline.batch[m][0]) for kind, m in pipeline.schedule[rank] if kind == "W"])
+    return Step(entries, loss, text, swapped, gradients, probe.peak, probe.alive, probe.most_inputs)
 
 
 def _right(pipeline: Pipeline, steps: int) -> list[Step]:
@@ -61,7 +71,7 @@ def _right(pipeline: Pipeline, steps: int) -> list[Step]:
         most = peaks_of([row])[0]
         # One input more: a variable may hold one until the next entry begins.
         kept = (at_most(most, least=1), 0, at_most(most + 1) if rank else ANYTHING)
-        right.append(Step(entries, _near(loss) if rank == last else None, "", summed, *kept))
+        right.append(Step(entries, _near(loss) if rank == last else None, "", "", summed, *kept))
     return right
 
 
@@ -106,11 +116,13 @@ def weight_gradients_come_with_w(pipeline_step, *, rng):
 
 @check("11-ex6-pipeline-step", points=0.25)
 def weight_gradients_come_in_any_order(pipeline_step, *, rng):
-    """Entries W may come in another order than the B before them: each W has its own micro-batch's gradient."""
-    turned = [[("W", int(m)) for m in np.roll(range(4), rng.integers(1, 4))] for _ in range(2)]
-    schedule = [row + last for row, last in zip(one_f_one_b(2, 4), turned, strict=True)]
-    pipeline = make_pipeline(rng, schedule, sizes=[2] * 4)
-    yield _case("1F1B, then W in another order", pipeline_step, pipeline, "missing", "gradients")
+    """Entries W may come in another order than the B before them: each W works on its own micro-batch."""
+    # Sizes tell micro-batches apart; where they are equal, what is another micro-batch's still fits.
+    for n, sizes in ((2, [2] * 4), (3, [])):
+        turned = [[("W", int(m)) for m in np.roll(range(4), rng.integers(1, 4))] for _ in range(n)]
+        schedule = [row + last for row, last in zip(one_f_one_b(n, 4), turned, strict=True)]
+        pipeline = make_pipeline(rng, schedule, sizes=sizes)
+        yield _case("1F1B, then W in another order", pipeline_step, pipeline, "missing", "gradients", "swapped")
 
 
 @check("11-ex6-pipeline-step", points=0.5)

@@ -102,8 +102,10 @@ def _measured(ledger: Any, world_size: int) -> tuple[float, float]:
 def stages_work_at_the_same_time(pipeline_step, *, rng):
     """A step lasts as long as its schedule: results leave at once, and a stage waits only for what its entry needs."""
     n, count = 4, 8
-    names = ["1F1B", "GPipe"]
-    pipelines = [make_pipeline(rng, schedule) for schedule in (one_f_one_b(n, count), gpipe(n, count))]
+    # In the last one, neighbors take activations late on one side and gradients late on the other.
+    names = ["1F1B", "GPipe", "GPipe, but the last stage runs 1F1B"]
+    schedules = [one_f_one_b(n, count), gpipe(n, count), [*gpipe(n, count)[1:], one_f_one_b(n, count)[-1]]]
+    pipelines = [make_pipeline(rng, schedule) for schedule in schedules]
     results = run_ranks(_step_once, n, (pipeline_step, pipelines))
     _expect_run(names, pipelines, results)
     parts = [_events(results.ledger.of(rank)) for rank in range(n)]
