@@ -175,7 +175,9 @@ def expect_close(
 def as_array(case: str, got: Any, what: str) -> np.ndarray:
     """`got` as a numeric numpy array; a tensor, a list or a number will do. Anything else fails the check."""
     if got is None:
-        fail(f"{what} is None: does the function return it?", case, "None")
+        of_backward = re.match(r"the (gradient|\.grad) of ", what)
+        why = "backward does not reach it" if of_backward else "does the function return it?"
+        fail(f"{what} is None: {why}", case, "None")
     try:
         array = np.asarray(got.detach().cpu() if hasattr(got, "detach") else got)
         if array.dtype.kind not in "iufc":  # a span of time counts as a number for numpy

@@ -27,6 +27,7 @@ class Seen:
 
     when: str = ""
     number: Any = fact("the number", "count the ranks")
+    slope: Any = fact("the gradient of x")
     items: Any = fact("item {}")
     wrong: str = complaint()
     besides: Any = clue()
@@ -90,6 +91,7 @@ def case(answer: Any, expect: Any, ranks: int = 2, name: str = "a", **more: Any)
         (Seen(number=1.5), Seen(number=close(1.0, atol=0.1)), "wrong: got 1.5, expected 1;"),
         (Seen(number=1.05), Seen(number=close(1.0, atol=0.1)), ""),
         (Seen(number=None), Seen(number=close(1.0, dtype="float64")), "is None: does the function return it?"),
+        (Seen(slope=None), Seen(slope=close(1.0)), "the gradient of x on rank 0 is None: backward does not reach it"),
         (Seen(number=torch.ones(2)), Seen(number=close(np.zeros(2), dtype="float64")), "is float32, expected float64"),
         (Seen(number=[1.0, 2.0]), Seen(number=close([1, 2], dtype="float64")), ""),
         (Seen(items=[1, 2]), Seen(items=[1, 3]), "item 1 on rank 0 is 2, expected 3"),

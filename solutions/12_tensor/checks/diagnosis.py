@@ -13,15 +13,19 @@ from autograder.checking.check import check
 SHOWN = ("bias before the sum", "no sum in f", "two sums in g")
 
 
-def _recorded(rng: np.random.Generator, fault: str) -> dict:
-    """What the ranks have after a pass of a split MLP with this fault; without one, b1 is zero, as in a new model."""
+def _recorded(rng: np.random.Generator, fault: str, size: float) -> dict:
+    """What the ranks have after a pass of a split MLP with this fault; without one, b1 is zero, as in a new model.
+
+    size: of outputs and of their gradients.
+    """
     n, width, share, rows = (int(rng.integers(2, 5)) for _ in range(4))
 
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.from_numpy(rng.standard_normal(shape).astype(np.float32))
+    def draw(*shape: int, size: float = 1.0) -> torch.Tensor:
+        return torch.from_numpy((size * rng.standard_normal(shape)).astype(np.float32))
 
-    x, y_grad, b2 = draw(rows, width), draw(rows, width), draw(width)
-    parts = [{"w1": draw(share, width), "b1": draw(share), "w2": draw(width, share), "b2": b2} for _ in range(n)]
+    x, y_grad, b2 = draw(rows, width), draw(rows, width, size=size), draw(width, size=size)
+    drawn = ((draw(share, width), draw(share), draw(width, share, size=size)) for _ in range(n))
+    parts = [{"w1": w1, "b1": b1, "w2": w2, "b2": b2} for w1, b1, w2 in drawn]
     parts = [part | {"b1": torch.zeros(share)} for part in parts] if fault == "none" else parts
     parts = [parts[0]] * n if fault == "equal parts" else parts
     given = [x.clone().requires_grad_() for _ in parts]
@@ -37,17 +41,18 @@ def _recorded(rng: np.random.Generator, fault: str) -> dict:
     return {"x": x, "y_grad": y_grad, "parts": parts, "y": [y] * n, "x_grad": x_grads}
 
 
-def _told(rng: np.random.Generator, diagnose, *faults: str):
-    for fault in rng.permutation([*faults] * 3):
-        run = _recorded(rng, str(fault))
-        n = len(run["parts"])
-        yield Call(diagnose, run, gives=str(fault), name=f"a run on {n} ranks", what="the fault")
+def _told(rng: np.random.Generator, diagnose, *faults: str, sizes: tuple[float, ...] = (1, 1, 1)):
+    for size in sizes:
+        for fault in map(str, rng.permutation(faults)):
+            run = _recorded(rng, fault, size)
+            name = f"a run on {len(run['parts'])} ranks{'' if size == 1 else f', outputs of about {size:g}'}"
+            yield Call(diagnose, run, gives=fault, name=name, what="the fault")
 
 
 @check("12-ex7-diagnose", points=0.5)
 def faults_that_a_comparison_shows(diagnose, *, rng):
-    """A bias before the sum, no sum in f and two sums in g are told apart, on 2 to 4 ranks."""
-    yield from _told(rng, diagnose, *SHOWN)
+    """A bias before the sum, no sum in f and two sums in g are told apart, on 2 to 4 ranks, for outputs of any size."""
+    yield from _told(rng, diagnose, *SHOWN, sizes=(1, 1, 1, 1e-5, 1e5))
 
 
 @check("12-ex7-diagnose", points=0.25)

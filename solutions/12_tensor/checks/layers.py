@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -12,12 +13,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import ANYTHING, Case, close, clue, fact
+from autograder.checking.cases import ANYTHING, Case, at_most, close, clue, fact
 from autograder.checking.check import check
+from autograder.checking.expect import same
 
 WORLD_SIZES = (2, 4, 1)
 #: Of the largest entry: roundings of float32, in another order of addition than the unsplit block's.
 RTOL = 3e-5
+KEEP = "they are the caller's: work on copies"
 
 
 @dataclass
@@ -53,6 +56,37 @@ def _run(
     found = {name: attrgetter(name)(layer).grad for name in names}
     gradients = {name: None if g is None else g.clone() for name, g in found.items()}
     return Run(y.detach(), x.grad, gradients, sum(held.values()), added={}, terms=terms)
+
+
+@dataclass
+class Kept:
+    """Whether a layer left what it was given, though it was trained."""
+
+    changed: Any = fact("the list of what changed in the arguments", KEEP, seen=lambda names: names[:1])
+    reached: Any = fact("the number of elements of the layer's parameters whose gradient is not 0")
+
+
+def _given(rank: int, world_size: int, layer_class: Any, module: nn.Module, xs: list, grads: list, *_how: Any) -> Kept:
+    x = torch.tensor(xs[rank], requires_grad=True)
+    before = copy.deepcopy(_state(module, x))
+    layer = layer_class(module)
+    layer(x).backward(torch.tensor(grads[rank]))
+    after = _state(module, x)
+    changed = [name for name, value in before.items() if not same(value, after.get(name))]
+    return Kept(changed, sum(int(p.grad.count_nonzero()) for p in layer.parameters() if p.grad is not None))
+
+
+def _state(module: nn.Module, x: torch.Tensor) -> dict[str, Any]:
+    """By name: x, and the tensors and sizes of a module."""
+    inside = {f"{name}." if name else "": one for name, one in module.named_modules()}
+    sizes = {pre + key: size for pre, one in inside.items() for key, size in vars(one).items() if type(size) is int}
+    return {"x": x.detach(), **module.state_dict(), **sizes}
+
+
+def _kept(case: Case) -> Case:
+    """The case, but it asks whether the layer leaves what it was given."""
+    case.run, case.expect = _given, [Kept([], at_most(math.inf, least=1))] * case.ranks
+    return case
 
 
 def filled(rng: np.random.Generator, module: nn.Module) -> nn.Module:
@@ -123,8 +157,9 @@ def _linear_case(
     }
     size = x.size if by == "outputs" else y.size
     sent = [] if how else [("all_reduce", 4 * size)]
+    name = "ColumnParallelLinear" if by == "outputs" else "RowParallelLinear"
     return Case(
-        f"Linear({columns}, {rows}) {'with' if bias else 'without'} bias, x {x.shape}{how and ', ' + how}",
+        f"{name} of Linear({columns}, {rows}) {'with' if bias else 'without'} bias, x {x.shape}{how and ', ' + how}",
         n,
         _run,
         (layer_class, linear, cut(x, n, cut_x), cut(grad, n, cut_y), list(axes), how),
@@ -135,27 +170,27 @@ def _linear_case(
 
 @check("12-ex3-linear", points=1.25)
 def column_layer_equals_the_unsplit_one(ColumnParallelLinear, *, rng):
-    """Outputs and all gradients of a layer with bias are the unsplit layer's."""
+    """ColumnParallelLinear with bias: outputs and all gradients are the unsplit layer's."""
     for n in WORLD_SIZES:
         yield _linear_case(rng, n, ColumnParallelLinear, "outputs", bias=True)
 
 
 @check("12-ex3-linear", points=0.25)
 def column_layer_needs_no_bias(ColumnParallelLinear, *, rng):
-    """Outputs of a layer without bias are the unsplit layer's."""
+    """ColumnParallelLinear without bias: outputs are the unsplit layer's."""
     for n in WORLD_SIZES:
         yield _linear_case(rng, n, ColumnParallelLinear, "outputs", bias=False, judged="output")
 
 
 @check("12-ex3-linear", points=0.25)
 def column_layer_has_its_rows_alone(ColumnParallelLinear, *, rng):
-    """Its parameters are its rows of weight and bias, and no others."""
+    """ColumnParallelLinear's parameters hold as many elements as its rows of weight and bias have, and no more."""
     yield _linear_case(rng, 2, ColumnParallelLinear, "outputs", bias=True, judged="parameters")
 
 
 @check("12-ex3-linear", points=0.25)
 def column_layer_sends_what_it_must(ColumnParallelLinear, *, rng):
-    """Backward sends one all-reduce as large as x, or nothing if x requires no gradient; forward sends nothing."""
+    """ColumnParallelLinear sends one all-reduce as large as x backward, if x requires a gradient; forward nothing."""
     for n in (2, 3):
         for how in ("", "x without a gradient"):
             yield _linear_case(rng, n, ColumnParallelLinear, "outputs", bias=True, how=how, judged="sends")
@@ -163,29 +198,37 @@ def column_layer_sends_what_it_must(ColumnParallelLinear, *, rng):
 
 @check("12-ex3-linear", points=1.5)
 def row_layer_equals_the_unsplit_one(RowParallelLinear, *, rng):
-    """Outputs and gradients of a layer without bias are the unsplit layer's."""
+    """RowParallelLinear without bias: outputs and gradients are the unsplit layer's."""
     for n in WORLD_SIZES:
         yield _linear_case(rng, n, RowParallelLinear, "inputs", bias=False)
 
 
 @check("12-ex3-linear", points=0.75)
 def row_layer_adds_its_bias_once(RowParallelLinear, *, rng):
-    """The bias counts once in the output, and has its whole gradient on every rank (tried with x = 0)."""
+    """RowParallelLinear adds its bias once, which has its whole gradient on every rank (tried with x = 0)."""
     for n in WORLD_SIZES:
         yield _linear_case(rng, n, RowParallelLinear, "inputs", bias=True, judged="bias")
 
 
 @check("12-ex3-linear", points=0.25)
 def row_layer_has_its_columns_alone(RowParallelLinear, *, rng):
-    """Its parameters are its columns of the weight and the bias, and no others."""
+    """RowParallelLinear's parameters hold as many elements as its columns of the weight and the bias, and no more."""
     yield _linear_case(rng, 2, RowParallelLinear, "inputs", bias=True, judged="parameters")
 
 
-@check("12-ex3-linear", points=0.5)
+@check("12-ex3-linear", points=0.25)
 def row_layer_sends_one_all_reduce(RowParallelLinear, *, rng):
-    """Forward sends one all-reduce as large as the output, backward nothing."""
+    """RowParallelLinear sends one all-reduce as large as the output forward, and nothing backward."""
     for n in (2, 3):
         yield _linear_case(rng, n, RowParallelLinear, "inputs", bias=False, judged="sends")
+
+
+@check("12-ex3-linear", points=0.25)
+def linear_layers_leave_their_arguments(ColumnParallelLinear, RowParallelLinear, *, rng):
+    """Both leave the linear layer that they are given, and x, as they were."""
+    for layer_class, by in ((ColumnParallelLinear, "outputs"), (RowParallelLinear, "inputs")):
+        for n in (2, 3):
+            yield _kept(_linear_case(rng, n, layer_class, by, bias=True))
 
 
 # ---- the MLP ----
@@ -220,7 +263,7 @@ def _mlp_case(rng: np.random.Generator, n: int, layer_class: Any, judged: str) -
     )
 
 
-@check("12-ex4-mlp", points=1)
+@check("12-ex4-mlp", points=0.75)
 def mlp_equals_the_unsplit_one(ParallelMLP, *, rng):
     """Output and the gradients of the weights are the unsplit MLP's."""
     for n in WORLD_SIZES:
@@ -239,6 +282,13 @@ def mlp_enters_and_leaves_once(ParallelMLP, *, rng):
     """Forward sends one all-reduce as large as x, and backward one."""
     for n in (2, 3):
         yield _mlp_case(rng, n, ParallelMLP, "sends")
+
+
+@check("12-ex4-mlp", points=0.25)
+def mlp_leaves_its_arguments(ParallelMLP, *, rng):
+    """It leaves the MLP that it is given, and x, as they were."""
+    for n in (2, 3):
+        yield _kept(_mlp_case(rng, n, ParallelMLP, "x"))
 
 
 # ---- attention ----
@@ -309,7 +359,7 @@ def _attention_case(
     )
 
 
-@check("12-ex5-attention", points=1.75)
+@check("12-ex5-attention", points=1.5)
 def attention_equals_the_unsplit_one(ParallelAttention, *, rng):
     """At least as many KV heads as ranks, no bias: output, gradients of x and of the split weights."""
     for n, heads, kv_heads in ((2, 4, 4), (2, 8, 2), (4, 8, 4), (1, 4, 2)):
@@ -349,3 +399,10 @@ def attention_gathers_and_scatters_once(ParallelAttention, *, rng):
     """Forward and backward send one all-gather of this rank's positions and one reduce-scatter of all."""
     for n, heads, kv_heads in ((2, 4, 2), (4, 8, 2)):
         yield _attention_case(rng, n, ParallelAttention, heads, kv_heads, judged="sends")
+
+
+@check("12-ex5-attention", points=0.25)
+def attention_leaves_its_arguments(ParallelAttention, *, rng):
+    """It leaves the attention that it is given, and x, as they were."""
+    for n, heads, kv_heads in ((2, 4, 2), (4, 8, 4)):
+        yield _kept(_attention_case(rng, n, ParallelAttention, heads, kv_heads, judged="output"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,9 +11,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.cases import Case, close, fact
+from autograder.checking.cases import Case, at_most, close, fact
 from autograder.checking.check import check
-from autograder.checking.expect import collective
+from autograder.checking.expect import collective, same
 from ranks.ledger import Ledger
 
 WORLD_SIZES = (2, 4, 1)
@@ -28,6 +29,8 @@ class Lost:
     loss: Any = fact("the loss")
     moved: Any = fact("the loss, minus that of the same logits without their offsets,")
     gradient: Any = fact("the gradient of this rank's logits")
+    changed: Any = fact("the list of the arguments that changed", "they are the caller's: work on copies")
+    different: Any = fact("the number of different numbers in the gradient of this rank's logits")
 
 
 def _lose(rank: int, world_size: int, loss_of: Any, logits: np.ndarray, targets: np.ndarray, upstream: float) -> Lost:
@@ -36,6 +39,14 @@ def _lose(rank: int, world_size: int, loss_of: Any, logits: np.ndarray, targets:
     dist.barrier()
     (loss * upstream).sum().backward()
     return Lost(list(loss.shape), loss.detach(), gradient=mine.grad)
+
+
+def _given(rank: int, world_size: int, loss_of: Any, logits: np.ndarray, targets: np.ndarray) -> Lost:
+    arrays = {"logits": np.split(logits, world_size, axis=1)[rank], "targets": targets}
+    given = {name: torch.tensor(array) for name, array in arrays.items()}
+    loss_of(given["logits"].requires_grad_(), given["targets"]).sum().backward()
+    changed = [name for name, array in arrays.items() if not same(given[name], torch.tensor(array))]
+    return Lost(changed=changed, different=len(given["logits"].grad.unique()))
 
 
 def _offset(rank: int, world_size: int, loss_of: Any, logits: np.ndarray, targets: np.ndarray, far: np.ndarray) -> Lost:
@@ -107,7 +118,7 @@ def loss_equals_the_unsplit_one(vocabulary_parallel_loss, *, rng):
     yield from _ordinary(rng, vocabulary_parallel_loss, "loss")
 
 
-@check("12-ex6-loss", points=1)
+@check("12-ex6-loss", points=0.75)
 def gradient_equals_the_unsplit_one(vocabulary_parallel_loss, *, rng):
     """Each rank's logits get their columns of the gradient, times what comes back to the loss."""
     yield from _ordinary(rng, vocabulary_parallel_loss, "gradient")
@@ -134,3 +145,12 @@ def loss_sends_a_few_elements_per_position(vocabulary_parallel_loss, *, rng):
         count = int(rng.integers(3, 7))
         logits, targets = rng.normal(0, 2, (count, 16 * n)), rng.integers(0, 16 * n, count)
         yield _case(rng, n, f"{count} positions", vocabulary_parallel_loss, logits, targets, "sends")
+
+
+@check("12-ex6-loss", points=0.25)
+def loss_leaves_its_arguments(vocabulary_parallel_loss, *, rng):
+    """Logits and targets are as they were after forward and backward."""
+    for n in (2, 3):
+        args = vocabulary_parallel_loss, rng.normal(0, 2, (3 * n, 3 * n)), rng.permutation(3 * n)
+        kept = Lost(changed=[], different=at_most(math.inf, least=2))  # what does nothing leaves everything
+        yield Case(f"{3 * n} positions and columns, targets on every rank", n, _given, args, [kept] * n)
