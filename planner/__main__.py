@@ -202,7 +202,7 @@ def answer(options: argparse.Namespace) -> dict[str, Any]:
         given = (model, machine, options.gpus, options.batch, options.precision, software, trained)
         found = plan(*given, lora_rank=rank, fixed=fixed)
         best = found.best
-    near = accuracy.margin(best, software, trained)
+    near = accuracy.margin(best, options.precision, software, trained)
     step = Step(model, machine, best.layout, software, options.precision, trained=trained, lora_rank=rank)
     said = {
         "model": model.name, "parameters": parameters(model).total, "machine": machine.name,

@@ -141,7 +141,7 @@
     const found = { seconds: step, nbytes, tokens_per_gpu_per_second, room: cluster.memory, time: objectOf(prediction.time), memory: objectOf(prediction.memory),
       mfu: (counting) => prediction.mfu(counting), flops: (counting) => prediction.flops_per_gpu_per_second(counting) };
     const perSecond = (s.batch * model.sequence) / step, seconds = (s.tokens * 1e12) / perSecond / (s.share / 100);
-    const hours = (seconds / 3600) * s.gpus, margin = planner.margin.nearest(margins, prediction, programs[s.software], s.trained);
+    const hours = (seconds / 3600) * s.gpus, margin = planner.margin.nearest(margins, prediction, s.precision, programs[s.software], s.trained);
     const run = { perSecond, days: seconds / 86400, hours, energy: hours * s.power, cost: hours * s.price };
     try {
       predict(true);
@@ -510,7 +510,7 @@
         ${" "}${large(1e12 * s.tokens)} tokens take <strong>${short(run.days)} days</strong>.`
       : html`${model.name} on ${fixed(s.gpus)} × ${s.cluster}: ${noMachine ? "the machine lacks a number" : "this layout cannot run"}.`}</p>
       <p class="plan-layout">${axesOf(layout)}; ${restOf(layout)}; ${large(s.batch * model.sequence)} tokens per step</p>
-      ${margin && html`<p class="plan-note">± ${percent(margin.error, 0)}: ${margin.words}.</p>`}
+      ${margin && html`<p class="plan-note">± ${percent(margin.error)}: ${margin.words}.</p>`}
       ${problems.map(({ says }) => html`<p class="plan-wrong">${says}.</p>`)}</div>`;
 
   /** The published value beside the predicted one, while the settings are those of a published run. */
