@@ -18,7 +18,7 @@ from planner import accuracy, export, huggingface
 from planner.arithmetic import Step
 from planner.layout import Layout, LayoutError, check
 from planner.prediction import Prediction, predict
-from planner.search import FIXED, Plan, plan
+from planner.search import FIXED, Plan, plan, warnings
 from planner.software import ABOUT, LORA_RANK, PRECISIONS, SOFTWARE
 from ranks.cluster import CLUSTERS, GB, MAY_OWN, OWN, Cluster, find, own
 from ranks.model import MODELS, Model, parameters
@@ -112,8 +112,7 @@ def model_of(options: argparse.Namespace) -> Model:
         raise ValueError("name one model, known or by --config; --list shows those that are known")
     if options.config:
         given = read(options.config, json.loads, "configuration in JSON")
-        name = given.get("_name_or_path") or options.config.resolve().parent.name
-        model = huggingface.model_of(given, name, options.sequence)
+        model = huggingface.model_of(given, sequence=options.sequence)
     else:
         plain = {"".join(filter(str.isalnum, name.lower())): model for name, model in MODELS.items()}
         key = "".join(filter(str.isalnum, options.model.lower()))
@@ -202,8 +201,10 @@ def answer(options: argparse.Namespace) -> dict[str, Any]:
         given = (model, machine, options.gpus, options.batch, options.precision, software, trained)
         found = plan(*given, lora_rank=rank, fixed=fixed)
         best = found.best
-    near = accuracy.margin(best, software, trained)
+    near = accuracy.margin(best, options.precision, software, trained)
     step = Step(model, machine, best.layout, software, options.precision, trained=trained, lora_rank=rank)
+    enough = best.seconds * (1 + near.error)
+    within = [other.layout for other in (found.alternatives() if found else []) if other.seconds <= enough]
     said = {
         "model": model.name, "parameters": parameters(model).total, "machine": machine.name,
         "gpus": best.layout.gpus, "batch": options.batch, "sequence": model.sequence, "document": model.document,
@@ -213,6 +214,7 @@ def answer(options: argparse.Namespace) -> dict[str, Any]:
         "tokens_per_gpu_per_second": best.tokens_per_gpu_per_second, "mfu": best.mfu(),
         "margin": {**asdict(near), "words": near.words}, "time": dict(best.time), "memory": dict(best.memory),
         "memory_per_gpu": machine.memory, "fits": best.nbytes <= machine.memory, "tight": bool(found and found.tight),
+        "warnings": warnings(model, machine, software, [best.layout, *within]), "within_margin": len(within),
         "others": others(found) if found else [], "rejected": rejected(found) if found else None,
     }  # fmt: skip
     if options.tokens:
@@ -275,6 +277,7 @@ def table(said: dict[str, Any]) -> list[str]:
         f"speed    {said['tokens_per_gpu_per_second']:,.0f} tokens/s per GPU{'' if lora else mfu}",
         f"memory   {held / GB:.0f} of {said['memory_per_gpu'] / GB:.0f} GB{tight}",
     ]  # fmt: skip
+    lines += [f"note     {line}" for line in said["warnings"]]
     if whole_run := said.get("run"):
         cost = f", {whole_run['cost']:,.0f} {whole_run['currency']}" if whole_run["cost"] else ""
         source = f" ({whole_run['goodput_source']})" if whole_run["goodput_source"] else ""
@@ -288,7 +291,7 @@ def table(said: dict[str, Any]) -> list[str]:
         left = f"{time[0]:20} {time[1]:7.3g} {time[1] / said['seconds']:6.1%}" if time else " " * 35
         lines.append(f"{left}   {f'{memory[0]:12} {memory[1] / GB:6.1f}' if memory else ''}".rstrip())
     if said["others"]:
-        close = sum(other["seconds"] <= said["seconds"] * (1 + near["error"]) for other in said["others"])
+        close = said["within_margin"]
         lines += ["", f"others{f', {close} of them within ±: measure these, too, before you choose' if close else ''}"]
     for other in said["others"]:
         lines += [f"{other['seconds']:7.3g} s  {other['layout_words']}", f"           {other['why']}"]

@@ -8,12 +8,12 @@ from collections import defaultdict
 from functools import lru_cache
 
 from planner import calibrate, rows
-from planner.margin import Margin, kind, nearest
+from planner.margin import Margin, families, nearest
 from planner.prediction import Prediction
 from planner.software import Software
 
-#: A family has at least so many runs, or the errors of all runs of its kind of model count.
-LEAST_RUNS = 5
+#: A family has at least so many runs, or a wider one counts. Of LoRA only two runs were measured, and they count.
+LEAST_RUNS = 4
 
 
 @lru_cache(maxsize=1)
@@ -25,20 +25,27 @@ def compared_runs() -> tuple[rows.Comparison, ...]:
 
 
 @lru_cache(maxsize=1)
+def compared_adapters() -> tuple[rows.Comparison, ...]:
+    """The published runs of LoRA."""
+    published = json.loads(calibrate.ROWS.read_text(encoding="utf-8"))
+    return tuple(rows.compare(rows.read(row)) for row in published if row.get("trained") == "lora")
+
+
+@lru_cache(maxsize=1)
 def margins() -> dict[str, Margin]:
-    """ "program, kind" → the margin of a program for a kind of model, and of all programs under the kind alone."""
+    """Family (`planner.margin.families`) → its margin."""
     errors: dict[str, list[float]] = defaultdict(list)
-    for compared in compared_runs():
-        words = kind(compared.run.model)
-        errors[words].append(abs(compared.error))
-        errors[f"{compared.run.software.name}, {words}"].append(abs(compared.error))
+    for compared in (*compared_runs(), *compared_adapters()):
+        run = compared.run
+        for family in dict.fromkeys(families(compared.prediction, run.precision, run.software, run.trained)):
+            errors[family].append(abs(compared.error))
     return {
         family: Margin(statistics.median(found), len(found), family)
         for family, found in errors.items()
-        if len(found) >= LEAST_RUNS
+        if len(found) >= LEAST_RUNS or family.startswith("LoRA")
     }
 
 
-def margin(prediction: Prediction, software: Software, trained: str = "all") -> Margin:
-    """± of a prediction of this program's speed. trained: as `predict` has it."""
-    return nearest(margins(), prediction, software, trained)
+def margin(prediction: Prediction, precision: str, software: Software, trained: str = "all") -> Margin:
+    """± of a prediction of this program's speed in this precision. trained: as `predict` has it."""
+    return nearest(margins(), prediction, precision, software, trained)

@@ -138,10 +138,15 @@ def quantizing(step: Step) -> Pair:
     return step.memory_seconds(per_element * forward), step.memory_seconds(per_element * backward)
 
 
+def generation(cluster: Cluster) -> str:
+    """The machine whose kernels stand for those of its generation: "A100", "H100" or "B200"."""
+    name = cluster.like or cluster.name
+    return "A100" if name == "A100" else "H100" if name in ("H100", "H800", "H200", "25 Gb/s") else "B200"
+
+
 def attention_shares(step: Step) -> Pair:
     """The parts of the bf16 peak that the software's kernel reaches on this machine, or the latest that runs there."""
-    name = step.cluster.like or step.cluster.name
-    family = "A100" if name == "A100" else "H100" if name in ("H100", "H800", "H200", "25 Gb/s") else "B200"
+    family = generation(step.cluster)
     latest = {"A100": "flash 2", "H100": "flash 3", "B200": "flash 3"}[family]
     return ATTENTION_SHARE.get((step.software.attention, family)) or ATTENTION_SHARE[latest, family]
 

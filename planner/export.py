@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from planner.arithmetic import Step
-from planner.layout import EXTRA_LAYERS, Layout, layers_of_fullest_stage, needed
+from planner.layout import EXTRA_LAYERS, Layout, counted, layers_of_fullest_stage, needed
 from planner.prediction import Prediction
 from planner.software import BRIDGE, MEGATRON, TORCHTITAN
 from ranks.cluster import GB
@@ -78,7 +78,7 @@ def lines(program: str, step: Step, batch: int, predicted: Prediction | None = N
         raise ValueError(refusal(program, step.trained))
     starts = {"megatron": "pretrain_gpt.py", "bridge": f"scripts/training/run_recipe.py --mode {training_mode(step)}"}
     place = starts.get(program) or "--job.config_file"
-    head = [f"# {PROGRAMS[program][0]}, {place}: {step.model.name} on {step.layout.gpus} GPUs"]
+    head = [f"# {PROGRAMS[program][0]}, {place}: {step.model.name} on {counted(step.layout.gpus, 'GPU')}"]
     if predicted is not None:
         room = step.cluster.memory
         memory = f"{predicted.nbytes / GB:.0f} of {room / GB:.0f} GB per GPU"
@@ -148,6 +148,8 @@ def notes(program: str, step: Step) -> list[str]:
             given = ", ".join([f"{name}=True" for name in overlaps])
             found.append(f"the prediction hides messages: set comm_overlap = CommOverlapConfig({given}) in the recipe")
         return found
+    if step.model.name not in FLAVORS:
+        found.append("it does not know this model: add a flavor with its sizes, and set model.name and model.flavor")
     if step.model.document:
         found.append("it has no dataset of packed documents for SFT")
     if layout.pp == 1 and layout.zero_stage == 1:

@@ -41,6 +41,8 @@ def model_of(config: Mapping[str, Any], name: str = "", sequence: int | None = N
     """
     given: Mapping[str, Any] = config.get("text_config") or config
     kind = given.get("model_type") or ""
+    if kind == "":
+        raise ValueError("the configuration's field 'model_type' is missing")
     if kind not in DENSE and kind not in EXPERTS:
         known = ", ".join(sorted([*DENSE, *EXPERTS]))
         raise ValueError(f"the architecture {kind!r} (model_type) is not known; known are {known}")

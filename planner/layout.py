@@ -23,6 +23,11 @@ SIZES = ("dp", "tp", "pp", "cp", "ep", "etp", "micro_batch", "virtual_stages")
 EXTRA_LAYERS = 3
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 GPU", "8 GPUs"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 class LayoutError(ValueError):
     """A layout that does not exist, or does not fit; the message is one line that says what to change.
 
@@ -106,7 +111,8 @@ class Layout:
     def __str__(self) -> str:
         axes = " ".join(f"{name} {getattr(self, name)}" for name in ("dp", "tp", "pp", "cp", "ep"))
         axes += f" etp {self.etp}" if self.etp > 1 else ""
-        more = f"micro-batch {self.micro_batch}, {self.virtual_stages} virtual stages, ZeRO-{self.zero_stage}"
+        stages = counted(self.virtual_stages, "virtual stage")
+        more = f"micro-batch {self.micro_batch}, {stages}, ZeRO-{self.zero_stage}"
         shard = f" over {self.shard}" if self.shard else ""
         again = self.recomputation
         return f"{axes}, {more}{shard}{', ' if again else ''}{again}"
@@ -181,8 +187,12 @@ def broken_rules(
     if layout.zero_stage not in (0, 1, 2, 3):
         yield LayoutError(f"zero_stage is {layout.zero_stage!r}; ZeRO has stages 0 to 3", "zero_stage")
     if gpus is not None and layout.gpus != gpus:
-        product = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp} x cp {layout.cp} = {layout.gpus} ranks"
-        yield LayoutError(f"{product}, but there are {gpus} GPUs; make the product equal", "gpus")
+        product = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp} x cp {layout.cp} = {counted(layout.gpus, 'rank')}"
+        there = f"there {'is' if gpus == 1 else 'are'} {counted(gpus, 'GPU')}"
+        yield LayoutError(f"{product}, but {there}; make the product equal", "gpus")
+    if model.document is not None and model.document > model.sequence:
+        longer = f"documents of {model.document} tokens are longer than sequences of {model.sequence}"
+        yield LayoutError(f"{longer}; choose shorter documents, or longer sequences", "document")
     # A rank of context parallelism has two pieces of each sequence, so that all have as many pairs to compute.
     pieces = 2 * layout.cp if layout.cp > 1 else 1
     for what, whole, parts, axis, setting in (
@@ -234,7 +244,7 @@ def stage_rules(model: Model, layout: Layout, batch: int, software: Software | N
     """`broken_rules`, of a pipeline's stages and chunks. Embedding and output layer may stand for a layer each."""
     chunks, micro_batches = layout.pp * layout.virtual_stages, layout.micro_batches(batch)
     if chunks > model.layers + 2:
-        stages = f"pp {layout.pp} x {layout.virtual_stages} virtual stages"
+        stages = f"pp {layout.pp} x {counted(layout.virtual_stages, 'virtual stage')}"
         yield LayoutError(f"{stages} need more than the model's {model.layers} layers; choose fewer", "pp")
     if layout.virtual_stages == 1:
         return

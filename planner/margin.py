@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from planner.arithmetic import generation
+from planner.huggingface import SEQUENCE
 from planner.prediction import Prediction
 from planner.software import Software
 from ranks.cluster import OWN_SOURCE
@@ -35,13 +37,34 @@ def kind(model: Model) -> str:
     return "mixtures of experts" if model.experts else "dense models"
 
 
-def nearest(known: Mapping[str, Margin], prediction: Prediction, software: Software, trained: str) -> Margin:
-    """The margin of a prediction of this program's speed, of those known by family (`planner.accuracy.margins`)."""
+def length(prediction: Prediction) -> str:
+    """The kind of its sequences in words; "" for those of at most `SEQUENCE` tokens, which most runs have."""
+    context = " over several GPUs" if prediction.layout.cp > 1 else ""
+    return f"long sequences{context}" if prediction.model.sequence > SEQUENCE else ""
+
+
+def families(prediction: Prediction, precision: str, software: Software, trained: str) -> list[str]:
+    """The families of runs to which a prediction belongs, the narrowest first."""
+    words, chips = kind(prediction.model), {"A100": "Ampere", "H100": "Hopper", "B200": "Blackwell"}
+    if trained == "lora":
+        return [f"LoRA, {words}"]
+    long = f", {length(prediction)}" if length(prediction) else ""
+    alike = f"{words}, {chips[generation(prediction.cluster)]}, {precision}{long}"
+    return [f"{software.name}, {alike}", alike, f"{words}{long}", words]
+
+
+def nearest(
+    known: Mapping[str, Margin], prediction: Prediction, precision: str, software: Software, trained: str
+) -> Margin:
+    """The margin of the narrowest of a prediction's families that is known (`planner.accuracy.margins`)."""
     words = kind(prediction.model)
-    found = known.get(f"{software.name}, {words}") or known[words]
+    near = [name for name in families(prediction, precision, software, trained) if name in known]
+    family = near[0] if near else words
+    long = length(prediction)
     new = {
-        "LoRA": trained == "lora",
+        "LoRA": trained == "lora" and not near,
+        long: long != "" and long not in family,
         "packed documents": prediction.model.document is not None,
         "this machine": prediction.cluster.source == OWN_SOURCE,
     }
-    return replace(found, unlike=tuple([what for what, is_new in new.items() if is_new]))
+    return replace(known[family], unlike=tuple([what for what, is_new in new.items() if is_new]))

@@ -63,6 +63,7 @@ class Run:
     software: Software
     counting: str
     published: Mapping[str, float]
+    trained: str = "all"
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,8 @@ def _read(name: str, row: Mapping[str, Any]) -> Run:
         if not isinstance(value, int | float) or not value > 0:
             raise ValueError(f"{key} is {value!r}; it must be a number above 0")
     found = software.machine(cluster.find(row["cluster"]))
-    return Run(name, model, found, layouts, batch, str(row["precision"]).lower(), software, counting, published)
+    precision, trained = str(row["precision"]).lower(), row.get("trained", "all")
+    return Run(name, model, found, layouts, batch, precision, software, counting, published, trained)
 
 
 def whole(place: Mapping[str, Any], field: str, default: int, least: int = 1) -> int:
@@ -214,7 +216,7 @@ def compare(run: Run) -> Comparison:
         batch = max(1, math.floor(run.batch / whole + 0.5)) * whole
         try:
             found.append(
-                predict(run.model, run.cluster, layout, batch, run.precision, run.software, memory_limit=False)
+                predict(run.model, run.cluster, layout, batch, run.precision, run.software, False, run.trained)
             )
         except ValueError as error:
             refused.append(error)

@@ -1,4 +1,4 @@
-"""`plan`: all layouts of a number of GPUs, the fastest that fits, and why the others lose."""
+"""`plan`: all layouts of a number of GPUs, the simplest of the fastest that fit, and why the others lose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from planner import arithmetic, memory
 from planner.arithmetic import Step
-from planner.layout import EXTRA_LAYERS, Layout, LayoutError, check, layers_of_fullest_stage
+from planner.layout import EXTRA_LAYERS, Layout, LayoutError, check, counted, layers_of_fullest_stage
 from planner.prediction import Prediction, Terms, added_up, layer_terms, whole_terms
 from planner.software import LORA_RANK, MEGATRON, Software
 from ranks.cluster import GB, Cluster
@@ -33,6 +33,12 @@ MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 16)
 FAST_HOST = 100 * GB
 #: The fields of a layout that may be fixed: the search chooses the others, and as little recomputation as fits.
 FIXED = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages", "zero_stage")
+#: Tensor-parallel ranks from which on the planner is known to be too fast, and what was measured. No term explains it.
+WIDE_TENSOR = 8
+WIDE_TENSOR_COSTS = (
+    "tp 8, or tp over a whole node, may cost more than predicted: tp 8 instead of 4 made a fine-tuning of Llama 3 70B "
+    "28 percent slower, where 12 are predicted (Megatron-Bridge's skill perf-memory-tuning, benchmarks/README.md)"
+)
 #: The part of the host's memory that activations may fill.
 HOST_FILLED = 0.8
 
@@ -70,8 +76,12 @@ class Plan:
 
     def why_not(self, other: Prediction) -> str:
         """Why a layout loses, in words."""
+        slower = other.seconds / self.best.seconds - 1
+        share = "hardly" if abs(slower) < 5e-4 else f"{abs(slower):.1%}"
+        if slower < 0:
+            return f"{share} faster, a tie: less simple"
         parts = ", ".join(f"{term} +{more:.3g} s" for term, more in self.grown(other))
-        return f"{other.seconds / self.best.seconds - 1:.1%} slower: {parts or 'the same'}"
+        return f"{share} slower: {parts or 'the same'}"
 
     def alternatives(self, most: int = 8) -> list[Prediction]:
         """A good layout of each other combination of tensor, pipeline, context and expert parallelism."""
@@ -91,6 +101,17 @@ class Plan:
             more = f"{len(self.rejected)} more do not fit {self.room / GB:.0f} GB"
             lines.append(f"  {more}; {layout} needs {nbytes / GB:.0f}")
         return "\n".join(lines)
+
+
+def warnings(model: Model, cluster: Cluster, software: Software, layouts: list[Layout]) -> list[str]:
+    """What to know before choosing one of these layouts, the best and those within its error: a line each."""
+    found = []
+    if any(layout.tp > 1 and layout.tp >= min(WIDE_TENSOR, cluster.domain) for layout in layouts):
+        found.append(WIDE_TENSOR_COSTS)
+    if model.sequence % 2 > 0:
+        axes = "neither tp nor cp can" if software.sequence_parallel else "cp cannot"
+        found.append(f"{model.sequence} tokens per sequence are odd, so {axes} split them")
+    return found
 
 
 def powers_of_two(most: int) -> list[int]:
@@ -278,13 +299,16 @@ def plan(
             return Plan(tuple(fitting), tuple(rejected), part)
     if not rejected and fixed:
         named = ", ".join([f"{name}={value}" for name, value in fixed.items()])
-        raise LayoutError(f"no layout of {gpus} GPUs and {batch} sequences has {named}; fix other values, or fewer")
+        given = f"{counted(gpus, 'GPU')} and {counted(batch, 'sequence')}"
+        raise LayoutError(f"no layout of {given} has {named}; fix other values, or fewer")
     if not rejected:
         whole = math.ceil(batch / gpus) * gpus
-        raise LayoutError(f"no layout of {gpus} GPUs divides a batch of {batch} sequences; choose another, as {whole}")
+        given = f"{counted(gpus, 'GPU')} divides a batch of {counted(batch, 'sequence')}"
+        raise LayoutError(f"no layout of {given}; choose another, as {whole}")
     layout, nbytes = rejected[0]
-    need, have = f"{nbytes / GB:.0f} GB", f"{part * cluster.memory / GB:.0f}"
-    raise LayoutError(f"{model.name} does not fit {gpus} GPUs: {layout} needs {need} of {have}; use more GPUs")
+    room, have = f"{part * cluster.memory / GB:.0f}", f"{100 * part:.0f} percent of a GPU's {cluster.memory / GB:.0f}"
+    need = f"{nbytes / GB:.0f} GB, and a plan may fill {room}, {have}"
+    raise LayoutError(f"{model.name} does not fit {counted(gpus, 'GPU')}: {layout} needs {need}; use more GPUs")
 
 
 def search(

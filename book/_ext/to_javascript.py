@@ -20,7 +20,7 @@ RUNTIME = ROOT / "book" / "planning" / "python.js"
 #: In the order in which they import each other.
 MODULES = (
     "ranks.cluster", "ranks.model", "planner.software", "planner.layout", "planner.arithmetic", "planner.communication",
-    "planner.memory", "planner.prediction", "planner.margin", "planner.search", "planner.huggingface", "planner.export",
+    "planner.memory", "planner.prediction", "planner.huggingface", "planner.margin", "planner.search", "planner.export",
 )  # fmt: skip
 #: Functions that the page does without.
 LEFT_OUT = {"machine", "why_not", "Plan.__str__"}

@@ -141,7 +141,7 @@
     const found = { seconds: step, nbytes, tokens_per_gpu_per_second, room: cluster.memory, time: objectOf(prediction.time), memory: objectOf(prediction.memory),
       mfu: (counting) => prediction.mfu(counting), flops: (counting) => prediction.flops_per_gpu_per_second(counting) };
     const perSecond = (s.batch * model.sequence) / step, seconds = (s.tokens * 1e12) / perSecond / (s.share / 100);
-    const hours = (seconds / 3600) * s.gpus, margin = planner.margin.nearest(margins, prediction, programs[s.software], s.trained);
+    const hours = (seconds / 3600) * s.gpus, margin = planner.margin.nearest(margins, prediction, s.precision, programs[s.software], s.trained);
     const run = { perSecond, days: seconds / 86400, hours, energy: hours * s.power, cost: hours * s.price };
     try {
       predict(true);
@@ -375,6 +375,7 @@
         <div class="plan-results">
           ${unknown.length > 0 && html`<p class="plan-wrong" role="status">This page does not know all of the link: ${unknown.join(", ")}.</p>`}
           <${Headline} s=${s} now=${now} />
+          ${now.margin && html`<${Warnings} s=${s} search=${search} now=${now} />`}
           <${Compared} s=${s} now=${now} />
           ${now.found && html`<${Numbers} s=${s} shown=${now} /><${Memory} shown=${now} /><${Step} shown=${now} />`}
           <${Others} search=${search} now=${now} take=${(layout) => this.take(layout)} />
@@ -394,12 +395,12 @@
   /** What the best layout is to the one shown. */
   function against(search, { found, problems, layout }) {
     if (!search?.best || search.stale) return "";
-    const { best, filled } = search, within = `of ${percent(filled, 0)} of the memory`;
-    if (same(best.layout, layout)) return `is this one ${within}`;
+    const { best, filled } = search, within = `within ${percent(filled, 0)} of the memory`;
+    if (same(best.layout, layout)) return `this is the best ${within}`;
     if (problems.length) return `fits, ${seconds(best.seconds)}`;
     const faster = found.seconds / best.seconds - 1;
     if (faster > planner.search.TIE) return `${percent(faster)} faster`;
-    return found.nbytes > filled * found.room ? `stays within ${percent(filled, 0)} of the memory` : "is as fast";
+    return found.nbytes > filled * found.room ? `stays ${within}` : "is as fast";
   }
 
   const same = (one, other) => JSON.stringify({ ...one }) === JSON.stringify({ ...other });
@@ -431,7 +432,7 @@
         <details><summary>Fine-tuning: ${s.trained === "lora" ? `LoRA of rank ${s.lora_rank}` : "all weights"}${model.document ? ", packed documents" : ""}</summary>
           <${Choice} name="trained" label="What is trained" value=${s.trained} set=${set} options=${[["all", "all weights"], ["lora", "LoRA adapters"]]} />
           ${s.trained === "lora" && axis("lora_rank", "Rank of the adapters", 256)}
-          <${Size} name="document" label="Tokens per packed document, 0 for one per sequence" least=${0} value=${model.document ?? 0} most=${model.sequence}
+          <${Size} name="document" label="Tokens per packed document, 0 for one per sequence" least=${0} value=${model.document ?? 0} most=${model.sequence} problems=${wrong("document")}
             set=${({ document }) => set({ document: document || null })} />
         </details>
         ${axis("gpus", "GPUs", 2 ** 17)}${axis("batch", "Sequences per step", 2 ** 14)}
@@ -510,7 +511,7 @@
         ${" "}${large(1e12 * s.tokens)} tokens take <strong>${short(run.days)} days</strong>.`
       : html`${model.name} on ${fixed(s.gpus)} × ${s.cluster}: ${noMachine ? "the machine lacks a number" : "this layout cannot run"}.`}</p>
       <p class="plan-layout">${axesOf(layout)}; ${restOf(layout)}; ${large(s.batch * model.sequence)} tokens per step</p>
-      ${margin && html`<p class="plan-note">± ${percent(margin.error, 0)}: ${margin.words}.</p>`}
+      ${margin && html`<p class="plan-note">± ${percent(margin.error)}: ${margin.words}.</p>`}
       ${problems.map(({ says }) => html`<p class="plan-wrong">${says}.</p>`)}</div>`;
 
   /** The published value beside the predicted one, while the settings are those of a published run. */
@@ -577,6 +578,14 @@
             <td>${seconds(row.seconds)}</td><td>${percent(row.seconds / found.seconds)}</td></tr>`)}</tbody>`)}</table></section>`;
   }
 
+  /** What to know before choosing this layout, the best, or one within ± of it. */
+  function Warnings({ s, search, now: { model, cluster, layout, margin } }) {
+    const found = search?.best && !search.stale ? [search.best, ...search.others] : [];
+    const close = found.filter(({ seconds }) => seconds <= search.best.seconds * (1 + margin.error)).map((one) => Layout.from(one.layout));
+    const lines = planner.search.warnings(model, cluster, programs[s.software], [layout, ...close]);
+    return html`<div class="plan-warnings">${lines.map((line) => html`<p class="plan-note">Note: ${line}.</p>`)}</div>`;
+  }
+
   /** After a search: the best layout, and why others lose. */
   function Others({ search, now, take }) {
     if (!search) return null;
@@ -588,7 +597,9 @@
     return html`<section class=${search.stale ? "plan-stale" : ""}><h2>Why others lose</h2><table class="plan-others"><thead><tr><th scope="col">layout</th><th scope="col">step</th><th scope="col">against the best</th></tr></thead>
       <tbody>${row(best, "the best")}${others.map((other) => {
         const slower = other.seconds / best.seconds - 1;
-        return row(other, `${slower < 5e-4 ? "hardly" : percent(slower)} slower: ${other.grown.map(([term, more]) => `${name[term][0]} +${seconds(more)}`).join(", ")}`);
+        const share = Math.abs(slower) < 5e-4 ? "hardly" : percent(Math.abs(slower));
+        return row(other, slower < 0 ? `${share} faster, a tie: less simple`
+          : `${share} slower: ${other.grown.map(([term, more]) => `${name[term][0]} +${seconds(more)}`).join(", ") || "the same"}`);
       })}</tbody></table>
       <p class="plan-note">${tight
         ? html`Tight: nothing fits ${percent(FILLED, 0)} of the memory, and these fill more, up to ${room} GB, ${percent(filled, 0)}. They may run out of it.`

@@ -16,6 +16,7 @@ from planner import Layout, LayoutError, accuracy, calibrate, export, huggingfac
 from planner.__main__ import main as command
 from planner.arithmetic import Step
 from planner.layout import CONTEXT, MODULES, RECOMPUTE, SCHEDULES, broken_rules
+from planner.search import warnings
 from planner.software import SOFTWARE
 from ranks import cluster
 from ranks.cluster import CLUSTERS
@@ -273,10 +274,9 @@ def test_a_link_with_settings_shows_what_the_planner_says(page, draw):
         assert not differences(python, found), given
         terms = page.page.locator(".plan-step tbody tr:not(.plan-group)").count()
         assert terms == sum(seconds > 1e-9 * python.seconds for seconds in python.time.values())
-        margin = accuracy.margin(python, given[5], given[6])
+        margin = accuracy.margin(python, given[4], given[5], given[6])
         said = page.page.locator(".plan-headline .plan-note").inner_text()
-        assert said.startswith(f"± {100 * margin.error:.0f} %") and f"{margin.runs} published runs" in said
-        assert said == f"± {100 * margin.error:.0f} %: {margin.words}."
+        assert said == f"± {100 * margin.error:.1f} %: {margin.words}."
 
 
 @pytest.mark.browser
@@ -376,7 +376,7 @@ def test_a_layout_that_cannot_run_is_said_beside_its_control(page):
 def test_the_best_layout_is_a_click_away(page):
     tab, best = page.page, plan(LLAMA3_70B, CLUSTERS["H100"], 512, 512)
     tab.get_by_role("button", name="Best layout").click()
-    tab.get_by_text("is this one of 85 % of the memory").wait_for()
+    tab.get_by_text("this is the best within 85 % of the memory").wait_for()
     page.wait(f"location.hash.includes('&tp={best.best.layout.tp}&')")
     found = page.evaluate("({ ...planning.layoutOf(planning.read(location.hash.slice(1))) })")
     assert Layout(**{**found, "recompute_modules": tuple(found["recompute_modules"])}) == best.best.layout
@@ -394,8 +394,37 @@ def test_the_best_layout_is_a_click_away(page):
 def test_a_plan_that_is_tight_says_so(page):
     visit(page, model="Llama 3 405B", gpus=112, batch=112)
     page.page.get_by_role("button", name="Best layout").click()
-    page.page.get_by_text("is this one of 95 % of the memory").wait_for()
+    page.page.get_by_text("this is the best within 95 % of the memory").wait_for()
     assert "Tight: nothing fits 85 % of the memory" in page.page.locator(".plan-results").inner_text()
+
+
+@pytest.mark.browser
+def test_a_layout_that_is_faster_within_the_tie_is_called_faster(page):
+    visit(page, model="Llama 3 8B", gpus=64, batch=256, tp=1, pp=1, virtual_stages=1)
+    page.page.get_by_text("% faster, a tie: less simple").first.wait_for()
+    found = plan(LLAMA3_8B, CLUSTERS["H100"], 64, 256)
+    said = [words for words in map(found.why_not, found.alternatives(6)) if "a tie" in words]
+    cells = [words for words in page.page.locator(".plan-others td:nth-child(3)").all_inner_texts() if "a tie" in words]
+    assert cells == [words.replace("%", " %") for words in said] and len(said) >= 1
+
+
+@pytest.mark.browser
+def test_what_the_planner_is_known_to_get_wrong_is_a_note(page):
+    layouts = [Layout(tp=8)], [Layout()]
+    wide, odd = (warnings(replace(LLAMA3_8B, sequence=length), CLUSTERS["H100"], SOFTWARE["megatron"], some)
+                 for length, some in zip((8192, 8191), layouts, strict=True))  # fmt: skip
+    assert page.page.locator(".plan-warnings").inner_text() == f"Note: {wide[0]}."
+    visit(page, model="Llama 3 8B", gpus=64, batch=64, tp=1, pp=1, virtual_stages=1, zero_stage=3, sequence=8191)
+    assert page.page.locator(".plan-warnings").inner_text() == f"Note: {odd[0]}."
+
+
+@pytest.mark.browser
+def test_documents_longer_than_a_sequence_are_refused(page):
+    visit(page, document=10000)
+    says = "documents of 10000 tokens are longer than sequences of 8192; choose shorter documents, or longer sequences"
+    assert page.page.locator("#plan-document-says").text_content() == says
+    assert f"{says}." in page.page.locator(".plan-headline").inner_text()
+    assert page.page.locator(".plan-numbers").count() == 0
 
 
 @pytest.mark.browser
@@ -479,7 +508,7 @@ def test_a_machine_of_ones_own_starts_as_the_one_that_was_chosen(page, chromium)
     layout = Layout(dp=16, tp=8, pp=4, virtual_stages=4)
     python = predict(LLAMA3_70B, cluster.own(fields), layout, 512, memory_limit=False)
     assert shown(page, "MFU") == f"{100 * python.mfu():.1f} %" and python.nbytes > 40e9
-    doubt = "published runs (megatron, dense models; none with this machine)."
+    doubt = "published runs (megatron, dense models, Hopper, bf16; none with this machine)."
     assert doubt in tab.locator(".plan-headline .plan-note").inner_text()
     assert "of 40 GB" in shown(page, "memory per GPU") and tab.locator(".plan-bad").count() == 1
     page.wait("location.hash.includes('machine=')")

@@ -32,6 +32,7 @@ from planner import (
     plan,
     predict,
     rows,
+    search,
     software,
 )
 from planner.arithmetic import Step, matmul_rate, matmuls
@@ -429,7 +430,9 @@ def test_a_plan_for_experts_splits_them():
 
 def test_a_model_that_does_not_fit_is_refused_in_one_line():
     with pytest.raises(
-        LayoutError, match=r"^Llama 3 405B does not fit 8 GPUs: dp .* needs \d+ GB of 82; use more GPUs$"
+        LayoutError,
+        match=r"^Llama 3 405B does not fit 8 GPUs: dp .* needs \d+ GB, and a plan may fill 82, 95 percent of "
+        r"a GPU's 86; use more GPUs$",
     ):
         plan(LLAMA3_405B, H100, 8, 8)
 
@@ -655,6 +658,8 @@ def test_what_the_book_counts_is_what_a_gpu_did(card):
 def test_the_tables_in_the_readme_are_those_that_are_computed(compared):
     assert measured.table(measured.HERE / "measured" / "h100.json") in README
     assert program.table(compared) in README
+    held_out = program.percentile([abs(c.error) for c in counted(compared, "held out")], 0.9)
+    assert f"(90th percentile {100 * held_out:.1f} %)" in README
     assert pairs.table(pairs.judge(json.loads(pairs.PAIRS.read_text(encoding="utf-8")))) in README
 
 
@@ -738,6 +743,8 @@ def test_three_layouts_of_one_job_are_in_the_order_that_was_measured():
     assert four > longer > eight
     assert (four, longer) == (pytest.approx(704, rel=0.06), pytest.approx(668, rel=0.06))
     assert 1.2 < eight / 509 < 1.35
+    assert f"{1 - 509 / 704:.0%}"[:-1] == "28" and f"{1 - eight / four:.0%}"[:-1] == "12"
+    assert "70B 28 percent slower, where 12 are predicted" in search.WIDE_TENSOR_COSTS
     loud = speeds(replace(software.BRIDGE_LATEST, tensor_overlap=False))
     assert loud[2] == pytest.approx(509, rel=0.06) and loud[0] < 0.95 * 704
 
@@ -749,7 +756,30 @@ def test_a_margin_is_the_median_error_of_the_family(compared):
     dense = median_error([c for c in counted(compared) if not c.run.model.experts])
     assert accuracy.margins()["dense models"].error == dense
     bloom = median_error([c for c in counted(compared) if c.run.software.name == "deepspeed"])
-    found = accuracy.margin(predict(LLAMA3_8B, find("A100"), Layout(dp=4, tp=8), 32), software.DEEPSPEED)
-    assert (found.error, found.runs, found.family) == (bloom, 73, "deepspeed, dense models")
-    unknown = accuracy.margin(predict(LLAMA3_8B, H100, Layout(dp=8, tp=8), 64), software.OLMO)
-    assert unknown.family == "dense models" and unknown.error == dense
+    found = accuracy.margin(predict(LLAMA3_8B, find("A100"), Layout(dp=4, tp=8), 32), "bf16", software.DEEPSPEED)
+    assert (found.error, found.runs, found.family) == (bloom, 73, "deepspeed, dense models, Ampere, bf16")
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "precision", "changes", "trained", "words", "error"),
+    [
+        (LLAMA3_8B, "H100", "bf16", {}, "all", "14 published runs (megatron, dense models, Hopper, bf16)", 0.036),
+        (LLAMA3_8B, "A100", "bf16", {}, "all", "111 published runs (dense models, Ampere, bf16)", 0.060),
+        (LLAMA3_8B, "B200", "fp8", {}, "all", "18 published runs (dense models, Blackwell, fp8)", 0.030),
+        (LLAMA3_8B, "B200", "nvfp4", {}, "all", "9 published runs (dense models, Blackwell, nvfp4)", 0.042),
+        (LLAMA3_8B, "B200", "bf16", {}, "all", "303 published runs (dense models)", 0.045),
+        (replace(LLAMA3_8B, sequence=32768), "H100", "bf16", {}, "all",
+         "11 published runs (dense models, Hopper, bf16, long sequences)", 0.067),
+        (replace(LLAMA3_8B, sequence=131072), "B200", "fp8", {"cp": 8, "dp": 1}, "all",
+         "4 published runs (dense models, long sequences over several GPUs)", 0.185),
+        (replace(DEEPSEEK_V3, sequence=32768), "H100", "bf16", {}, "all",
+         "65 published runs (mixtures of experts; none with long sequences)", 0.156),
+        (LLAMA3_8B, "H100", "bf16", {}, "lora", "2 published runs (LoRA, dense models)", 0.103),
+        (DEEPSEEK_V3, "H100", "bf16", {}, "lora", "65 published runs (mixtures of experts; none with LoRA)", 0.156),
+    ],
+)  # fmt: skip
+def test_a_margin_is_that_of_the_runs_that_are_alike(model, machine, precision, changes, trained, words, error):
+    layout = replace(Layout(dp=8, tp=8), **changes)
+    found = predict(model, find(machine), layout, 64, precision, memory_limit=False, trained=trained)
+    margin = accuracy.margin(found, precision, software.MEGATRON, trained)
+    assert margin.words == f"the median error of {words}" and margin.error == pytest.approx(error, abs=0.0005)
