@@ -249,7 +249,7 @@ def test_two_at_once_lose_no_mark(toy):
 
 def test_a_submission_that_failed_is_not_remembered_as_graded(toy, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("autograder.grading.running.workers._attempt", lambda task: (task, "", OSError("no room")))
+        patch.setattr("autograder.grading.running.workers._attempt", lambda task: (task, None, OSError("no room")))
         assert toy.course.grade(force=True, jobs=1, solutions=False)
     assert toy.row("ada")["score"] == "0"
     assert "The autograder failed on this notebook" in toy.page("ada")
