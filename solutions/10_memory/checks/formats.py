@@ -96,7 +96,7 @@ def _kinds(values: np.ndarray, exponent: int, mantissa: int, finite: bool) -> di
     """Of numbers in the range of float64, by what must be known to round them: where each kind is."""
     size, bias = np.abs(values.astype(np.float64)), 2 ** (exponent - 1) - 1
     power = np.maximum(np.frexp(size)[1] - 1, 1 - bias)
-    steps = np.ldexp(size, mantissa - power)
+    steps = np.ldexp(np.where(np.isinf(size), 0, size), mantissa - power)
     largest = np.ldexp(2 - 2.0**-mantissa * (1 + finite), bias + finite)
     over = (size > largest) | np.isinf(size)
     small, tie = size < np.ldexp(1.0, 1 - bias), steps - np.floor(steps) == 0.5
