@@ -204,7 +204,8 @@ def answer(options: argparse.Namespace) -> dict[str, Any]:
     near = accuracy.margin(best, options.precision, software, trained)
     step = Step(model, machine, best.layout, software, options.precision, trained=trained, lora_rank=rank)
     enough = best.seconds * (1 + near.error)
-    within = [other.layout for other in (found.alternatives() if found else []) if other.seconds <= enough]
+    alternatives = found.alternatives() if found else []
+    within = [other.layout for other in alternatives if other.seconds <= enough]
     said = {
         "model": model.name, "parameters": parameters(model).total, "machine": machine.name,
         "gpus": best.layout.gpus, "batch": options.batch, "sequence": model.sequence, "document": model.document,
@@ -215,7 +216,7 @@ def answer(options: argparse.Namespace) -> dict[str, Any]:
         "margin": {**asdict(near), "words": near.words}, "time": dict(best.time), "memory": dict(best.memory),
         "memory_per_gpu": machine.memory, "fits": best.nbytes <= machine.memory, "tight": bool(found and found.tight),
         "warnings": warnings(model, machine, software, [best.layout, *within]), "within_margin": len(within),
-        "others": others(found) if found else [], "rejected": rejected(found) if found else None,
+        "others": others(found, alternatives) if found else [], "rejected": rejected(found) if found else None,
     }  # fmt: skip
     if options.tokens:
         said["run"] = run(best, options)
@@ -229,12 +230,12 @@ def answer(options: argparse.Namespace) -> dict[str, Any]:
     return said
 
 
-def others(found: Plan) -> list[dict[str, Any]]:
+def others(found: Plan, alternatives: list[Prediction]) -> list[dict[str, Any]]:
     """The next layouts, and why each loses."""
     return [
         {"layout_words": str(other.layout), "layout_text": as_text(other.layout), "seconds": other.seconds,
          "why": found.why_not(other)}
-        for other in found.alternatives()
+        for other in alternatives
     ]  # fmt: skip
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import statistics
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Any
 
 from planner import calibrate, rows
 from planner.margin import Margin, families, nearest
@@ -16,26 +18,24 @@ from planner.software import Software
 LEAST_RUNS = 4
 
 
+def _compared(counts: Callable[[Mapping[str, Any]], bool]) -> tuple[rows.Comparison, ...]:
+    """The published runs whose rows count."""
+    published = json.loads(calibrate.ROWS.read_text(encoding="utf-8"))
+    return tuple(rows.compare(rows.read(row)) for row in published if counts(row))
+
+
 @lru_cache(maxsize=1)
 def compared_runs() -> tuple[rows.Comparison, ...]:
     """The published runs that are tests: no constant comes from them, and nothing is known to be wrong with them."""
-    gave, published = calibrate.names(), json.loads(calibrate.ROWS.read_text(encoding="utf-8"))
-    used = [row for row in published if row["name"] not in gave and not row.get("unused")]
-    return tuple(rows.compare(rows.read(row)) for row in used)
-
-
-@lru_cache(maxsize=1)
-def compared_adapters() -> tuple[rows.Comparison, ...]:
-    """The published runs of LoRA."""
-    published = json.loads(calibrate.ROWS.read_text(encoding="utf-8"))
-    return tuple(rows.compare(rows.read(row)) for row in published if row.get("trained") == "lora")
+    gave = calibrate.names()
+    return _compared(lambda row: row["name"] not in gave and not row.get("unused"))
 
 
 @lru_cache(maxsize=1)
 def margins() -> dict[str, Margin]:
     """Family (`planner.margin.families`) → its margin."""
     errors: dict[str, list[float]] = defaultdict(list)
-    for compared in (*compared_runs(), *compared_adapters()):
+    for compared in (*compared_runs(), *_compared(lambda row: row.get("trained") == "lora")):
         run = compared.run
         for family in dict.fromkeys(families(compared.prediction, run.precision, run.software, run.trained)):
             errors[family].append(abs(compared.error))

@@ -437,7 +437,7 @@ class Course:
 
     def gradebook(self) -> library.Gradebook:
         """nbgrader's gradebook of this course, made if there is none; to be used in a `with`."""
-        return library.gradebook(self._config())
+        return library.gradebook(self._db_url(), self.settings.CourseDirectory.course_id)
 
     def _db_url(self) -> str:
         if "?" in str(self.root):  # to SQLAlchemy, the name of the file would end there

@@ -72,15 +72,15 @@ c.CourseDirectory.source_directory = {source!r}
         write_whole(file, text)
 
 
-def gradebook(config: Any) -> Gradebook:
-    """The gradebook of a configuration, made if there is none; to be used in a `with`."""
+def gradebook(url: str, course_id: str) -> Gradebook:
+    """The gradebook at this address, made if there is none; to be used in a `with`."""
     from nbgrader import api
 
-    return api.Gradebook(config.CourseDirectory.db_url, config.CourseDirectory.course_id)
+    return api.Gradebook(url, course_id)
 
 
-def generate_assignment(config: Any, log_file: Path) -> str:
-    """Store a lesson in the gradebook, and its notebook for students in the release folder; what `convert` returns."""
+def generate_assignment(config: Any, log_file: Path | None = None) -> str:
+    """Store a lesson in the gradebook, and its notebook for students in the release folder; as `convert`."""
     from nbgrader.converters import GenerateAssignment
 
     return convert(GenerateAssignment, config, log_file)

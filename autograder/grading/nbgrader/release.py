@@ -137,8 +137,6 @@ def generated(lessons: list[str] | None, own: Settings | None = None) -> Iterato
 
 def _generate_assignment(course: Path, lesson: str) -> None:
     """nbgrader's own conversion of `source/<lesson>` into `release/<lesson>`."""
-    from nbgrader.converters import GenerateAssignment
-
     config = library.settings()
     config.CourseDirectory.update(
         root=str(course),
@@ -147,7 +145,7 @@ def _generate_assignment(course: Path, lesson: str) -> None:
         db_url=f"sqlite:///{course / 'gradebook.db'}",
         assignment_id=lesson,
     )
-    problem = library.convert(GenerateAssignment, config)
+    problem = library.generate_assignment(config)
     if problem:
         raise ValueError(f"nbgrader refuses solutions/{lesson}: {problem}")
 
