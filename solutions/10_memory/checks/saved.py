@@ -97,7 +97,7 @@ def _counts(saved_bytes, rng, graphs, again=False):
 
 @check(SAVED, points=0.5)
 def the_bytes_are_those_of_this_graph(saved_bytes, *, rng):
-    """The number is the bytes that the output's graph keeps, and no graph of an earlier call."""
+    """The number is the bytes that the output's graph keeps, and none that the graph of an earlier call keeps."""
     graphs = [("x.sin().exp() keeps x and the result", 8, 0), ("a mask has 1 byte per number", 1, 0)]
     graphs += [("a linear layer", 4, 4), ("three outputs", 8, 0)]
     yield from _counts(saved_bytes, rng, [*graphs, ("a sum keeps nothing", 0, 0)])

@@ -190,7 +190,7 @@ def column_layer_has_its_rows_alone(ColumnParallelLinear, *, rng):
 
 @check("12-ex3-linear", points=0.25)
 def column_layer_sends_what_it_must(ColumnParallelLinear, *, rng):
-    """ColumnParallelLinear sends one all-reduce as large as x backward, if x requires a gradient; forward nothing."""
+    """Backward, ColumnParallelLinear sends one all-reduce as large as x if x needs a gradient; forward, nothing."""
     for n in (2, 3):
         for how in ("", "x without a gradient"):
             yield _linear_case(rng, n, ColumnParallelLinear, "outputs", bias=True, how=how, judged="sends")
@@ -218,7 +218,7 @@ def row_layer_has_its_columns_alone(RowParallelLinear, *, rng):
 
 @check("12-ex3-linear", points=0.25)
 def row_layer_sends_one_all_reduce(RowParallelLinear, *, rng):
-    """RowParallelLinear sends one all-reduce as large as the output forward, and nothing backward."""
+    """Forward, RowParallelLinear sends one all-reduce as large as the output; backward, nothing."""
     for n in (2, 3):
         yield _linear_case(rng, n, RowParallelLinear, "inputs", bias=False, judged="sends")
 
