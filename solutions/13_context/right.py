@@ -43,7 +43,7 @@ def blocks_by_the_largest_score():
 
 @answer_to("13-ex2-layouts")
 def layouts_by_owner():
-    """Finds the bounds of the parts by division, and counts pairs by sorting, document by document."""
+    """Finds bounds by division, counts pairs document by document, and mirrors the front of a document at its back."""
 
     def shard_positions(length, rank, world_size, layout):
         def part(i, parts):
@@ -73,11 +73,6 @@ def layouts_by_owner():
     def idle_fraction(pairs):
         slots = sum(max(row) for row in pairs.tolist()) * pairs.shape[1]
         return (slots - sum(sum(row) for row in pairs.tolist())) / slots if slots else 0.0
-
-
-@answer_to("13-ex2-documents")
-def documents_from_both_ends():
-    """Takes a run from the front and its mirror image from the back of each document."""
 
     def shard_documents(cu_seqlens, rank, world_size):
         found = []
@@ -200,29 +195,3 @@ def loss_by_log_softmax():
         dist.all_reduce(count)
         value = total / count
         return value + (mine - mine.detach()) / count
-
-
-@answer_to("13-ex3-ring")
-def ring_by_batches():
-    """Posts each hop with batch_isend_irecv, prints, and keeps the largest score instead of merging pairs."""
-
-    def ring_forward(q, k, v, positions):
-        rank, n = dist.get_rank(), dist.get_world_size()
-        parts, block = [], torch.stack([k, v]).contiguous()
-        print("rank", rank, "of", n)
-        result = (torch.zeros_like(q), q.new_full(q.shape[:3], -math.inf))
-        for step in range(n):
-            works = []
-            if step != n - 1:
-                where = positions[(rank - step - 1) % n]
-                coming = block.new_empty(2, q.shape[0], q.shape[1], len(where), q.shape[3])
-                there = dist.P2POp(dist.isend, block, (rank + 1) % n)
-                back = dist.P2POp(dist.irecv, coming, (rank - 1) % n)
-                works = dist.batch_isend_irecv([there, back])
-            parts = [result, attend(q, *block, positions[rank], positions[(rank - step) % n])]
-            result = merge(*parts[1], *parts[0])
-            for work in works:
-                work.wait()
-            if step != n - 1:
-                block = coming
-        return result

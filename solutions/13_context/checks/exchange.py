@@ -66,7 +66,7 @@ def _swaps(rng: np.random.Generator, Exchange: Any, n: int, sends: bool) -> list
         there = _swapped(x, dims)
         back = rng.integers(-99, 100, there.shape).astype(np.float32)
         home = _swapped(back, dims[::-1])
-        expect = [Exchanged(close(there[rank]), close(home[rank])) for rank in range(n)]
+        expect = [Exchanged() if sends else Exchanged(close(there[rank]), close(home[rank])) for rank in range(n)]
         name = f"shape {shape}, scatter_dim {dims[0]}, gather_dim {dims[1]}"
         judge = _all_to_alls(x[0].nbytes, 1) if sends else None
         cases.append(Case(name, n, _exchange, (Exchange, x, back, dims), expect, parts=2, judge=judge))
@@ -86,9 +86,6 @@ class Attended:
 
     missing: str = complaint()
     out: Any = fact("out")
-    dq: Any = fact("dq")
-    dk: Any = fact("dk")
-    dv: Any = fact("dv")
 
 
 def _attend(rank: int, world_size: int, ulysses_attention: Callable, given: Sequence) -> Attended:
@@ -96,26 +93,22 @@ def _attend(rank: int, world_size: int, ulysses_attention: Callable, given: Sequ
     parts = [part.requires_grad_() for part in parts]
     out = ulysses_attention(*parts, where)
     if not out.requires_grad:
-        return Attended("out has no graph", None, None, None, None)
+        return Attended("out has no graph", None)
     out.backward(grad)
     lost = [name for name, part in zip("qkv", parts, strict=True) if part.grad is None]
-    return Attended(f"no gradient reaches {lost[0]}" if lost else "", out.detach(), *(part.grad for part in parts))
+    return Attended(f"no gradient reaches {lost[0]}" if lost else "", out.detach())
 
 
 def _attention(rng: np.random.Generator, function: Callable, n: int, layout: str, **more: Any) -> Case:
     given = sequence(rng, positions(16, n, layout), (2, 4, 3))
-    facts = [given.forward()[0], *given.gradients()]
-    bounds = [4 * ERROR * max(1.0, float(np.abs(x).max())) for x in facts]
-    expect = [
-        Attended("", *(close(x[:, :, own], atol=bound) for x, bound in zip(facts, bounds, strict=True)))
-        for own in given.shards
-    ]
+    out = given.forward()[0]
+    expect = [Attended("", close(out[:, :, own], ERROR, ERROR)) for own in given.shards]
     return Case(f"16 positions, {layout}, 4 heads", n, _attend, (function, given), expect, **more)
 
 
 @check(EXCHANGE, points=0.75)
 def heads_are_exchanged_for_positions(ulysses_attention, *, rng):
-    """out, and the gradients of q, k and v, are those of one process with the whole sequence, in every layout."""
+    """out is that of one process with the whole sequence, in every layout, and gradients reach q, k and v."""
     for n in (2, 4, 1):
         for layout in NAMES:
             yield _attention(rng, ulysses_attention, n, layout)

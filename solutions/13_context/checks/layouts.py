@@ -13,7 +13,7 @@ import torch
 from autograder.checking.cases import Call, close, clue, complaint
 from autograder.checking.check import check
 
-LAYOUTS, DOCUMENTS = "13-ex2-layouts", "13-ex2-documents"
+LAYOUTS = "13-ex2-layouts"
 NAMES = ("contiguous", "striped", "zigzag")
 
 
@@ -61,7 +61,7 @@ def _listed(found: Any, *_: Any) -> Any:
     return found.tolist() if isinstance(found, torch.Tensor) else found
 
 
-@check(LAYOUTS, points=0.75)
+@check(LAYOUTS, points=1)
 def layouts_deal_out_every_position(shard_positions, *, rng):
     """Each rank has the positions of its layout, ascending, for lengths that divide and that do not."""
     for layout in NAMES:
@@ -144,7 +144,7 @@ def _dealt(shards: list[list[int]], _: Any, given: torch.Tensor, n: int) -> Deal
     )
 
 
-@check(DOCUMENTS, points=1)
+@check(LAYOUTS, points=0.75)
 def documents_are_dealt_out_fairly(shard_documents, *, rng):
     """Every position once, at most two runs of each document on a rank, and less than 1 % of the time idle."""
     for n in (1, 2, 4):

@@ -95,8 +95,9 @@ def _attended(given: Sequence) -> list[Attended]:
     ]
 
 
-def _ring(name: str, ring_forward: Callable, given: Sequence, **more: Any) -> Case:
-    return Case(name, len(given.shards), _forward, (ring_forward, given), _attended(given), **more)
+def _ring(name: str, ring_forward: Callable, given: Sequence, judge: Callable | None = None) -> Case:
+    expect = [Attended("")] * len(given.shards) if judge else _attended(given)
+    return Case(name, len(given.shards), _forward, (ring_forward, given), expect, judge=judge)
 
 
 @check(RING, points=1.5)
@@ -122,7 +123,7 @@ def _between_neighbors(n: int, most: int, allowed: Callable[[int], list[int]], e
         if len(sent) > most:
             return f"rank {rank} sent {len(sent)} messages, expected at most {most}"
         wanted = allowed(rank)
-        if (exact and sum(sent) not in wanted) or sum(sent) > max(wanted):
+        if (exact and sum(sent) not in wanted) or not 0 < sum(sent) <= max(wanted):
             how = "expected" if exact else "expected at most"
             return f"rank {rank} sent {sum(sent) // 4} numbers, {how} {wanted[0] // 4}"
         return ""
@@ -148,10 +149,10 @@ def blocks_travel_between_neighbors(ring_forward, *, rng):
 
 @check(RING, points=0.5)
 def ranks_have_any_number_of_tokens(ring_forward, *, rng):
-    """With different numbers of tokens, and with none, the result is right and each block has its own length."""
+    """The result is right with different numbers of tokens, and with none."""
     for n in (3, 4):
         for name, given in uneven(rng, n).items():
-            yield _ring(name, ring_forward, given, judge=_all_but_the_neighbors(given))
+            yield _ring(name, ring_forward, given)
 
 
 class Products(TorchDispatchMode):
@@ -192,9 +193,9 @@ def _overlaps(rank: int, parts: list) -> tuple[str, Any] | str:
 def the_next_block_is_on_its_way(ring_forward, *, rng):
     """Each step posts its send and its receive, then computes with the block at hand, and only then waits."""
     for n, layout in ((3, "zigzag"), (4, "striped")):
-        given = sequence(rng, positions(20, n, layout))
-        name = f"20 positions, {layout}"
-        yield Case(name, n, _forward_watched, (ring_forward, given), _attended(given), judge=_overlaps)
+        given = sequence(rng, positions(6 * n, n, layout))
+        name, expect = f"{6 * n} positions, {layout}", [Attended("")] * n
+        yield Case(name, n, _forward_watched, (ring_forward, given), expect, judge=_overlaps)
 
 
 @dataclass
@@ -202,7 +203,6 @@ class Held:
     """What was alive on a rank."""
 
     blocks: Any = fact("the number of blocks of keys and values alive at the most, besides the inputs,")
-    out: Any = fact("out")
 
 
 #: Eight ranks, of which rank 1 is metered; it has few tokens, so what it computes from a block is small.
@@ -216,24 +216,23 @@ def _forward_metered(rank: int, world_size: int, ring_forward: Callable, seed: i
     where = [torch.tensor(shard) for shard in _FEW]
     q, k, v = (x[:, :, where[rank]].clone() for x in torch.randn(3, 1, 1, 58, 64, generator=g))
     if rank != 1:
-        return Held(0.0, ring_forward(q, k, v, where)[0])
+        ring_forward(q, k, v, where)
+        return Held(0.0)
     gc.collect()
     live = LiveBytes()
     before, block = live.now(), 2 * len(_FEW[0]) * 64 * 4
     live.limit = before + _MOST * block
     with live:
-        out, _ = ring_forward(q, k, v, where)
-    return Held((live.peak - before) / block, out)
+        ring_forward(q, k, v, where)
+    return Held((live.peak - before) / block)
 
 
 @check(RING, points=0.5)
 def no_rank_holds_all_blocks(ring_forward, *, rng):
     """With 8 ranks, one with few tokens has at most 6 blocks of keys and values in memory besides its inputs."""
-    seed = inputs.seed(rng)
-    q, k, v = torch.randn(3, 1, 1, 58, 64, generator=torch.Generator().manual_seed(seed)).numpy()
-    out, _ = attention(q, k, v, np.arange(58), np.arange(58))
-    expect = [Held(at_most(_MOST), close(out[:, :, own], ERROR, ERROR)) for own in _FEW]
-    yield Case("2 positions on rank 1, 8 on the others, D = 64", 8, _forward_metered, (ring_forward, seed), expect)
+    expect = [Held(at_most(_MOST, least=1) if rank == 1 else 0.0) for rank in range(8)]
+    args = (ring_forward, inputs.seed(rng))
+    yield Case("2 positions on rank 1, 8 on the others, D = 64", 8, _forward_metered, args, expect)
 
 
 # ---- 4 · ring_backward ----
@@ -260,12 +259,16 @@ def _backward(
     return Gradients("", *found)
 
 
-def _backwards(name: str, ring_backward: Callable, given: Sequence, error: float = 4 * ERROR, **more: Any) -> Case:
+def _backwards(
+    name: str, ring_backward: Callable, given: Sequence, error: float = 4 * ERROR, judge: Callable | None = None
+) -> Case:
     gradients = given.gradients()
     scale = max(1.0, *(float(np.abs(x).max()) for x in gradients))
     expect = [Gradients("", *(close(x[:, :, own], atol=error * scale) for x in gradients)) for own in given.shards]
+    if judge:
+        expect = [Gradients("")] * len(expect)
     args = (ring_backward, given, given.forward())
-    return Case(name, len(given.shards), _backward, args, expect, **more)
+    return Case(name, len(given.shards), _backward, args, expect, judge=judge)
 
 
 @check(BACKWARD, points=2)
@@ -286,17 +289,20 @@ def gradients_have_any_length(ring_backward, *, rng):
 
 @check(BACKWARD, points=0.5)
 def forbidden_scores_may_be_large(ring_backward, *, rng):
-    """Scores of thousands, of which masked ones exceed the lse by far, give finite gradients."""
-    for n in (3, 2):
-        given = sequence(rng, positions(12, n, "striped"), scale=1000)
-        yield _backwards("12 positions, striped, scores of thousands", ring_backward, given, 1e-2)
+    """Scores of thousands, of which masked ones exceed the lse by far, give the gradient of v, and no nan."""
+    for length in (8, 12):
+        given = sequence(rng, positions(length, 1, "striped"), scale=1000)
+        case = _backwards(f"{length} positions, scores of thousands", ring_backward, given, 1e-2)
+        case.expect = [Gradients("", dv=case.expect[0].dv)]
+        yield case
 
 
 @check(BACKWARD, points=1)
 def gradients_travel_with_their_blocks(ring_backward, *, rng):
     """Only neighbors exchange messages, at most 4N − 2 per rank, of at most 4BHD numbers for each token."""
     for n in (2, 4, 5):
-        for name, given in even(rng, n).items():
-            most = 4 * 4 * 2 * 2 * 4 * given.whole.shape[3]
+        for name, of_two_heads in even(rng, n).items():
+            given = sequence(rng, of_two_heads.shards, (1, 5, 2))
+            most = 4 * 4 * 5 * 2 * given.whole.shape[3]
             judge = _between_neighbors(n, 4 * n - 2, lambda rank, most=most: [most], False)
             yield _backwards(name, ring_backward, given, judge=judge)
