@@ -16,11 +16,11 @@ def still() -> tuple[str, str]:
     lesson = notebook.functions("13_context")
     marks, said, left = [], [], 0
     for layout in LAYOUTS:
-        idle = lesson["idle_fraction"](lesson["pair_counts"](LENGTH, RANKS, layout))
+        positions = [lesson["shard_positions"](LENGTH, rank, RANKS, layout) for rank in range(RANKS)]
+        idle = lesson["idle_fraction"](lesson["pair_counts"](positions))
         title = f"{layout}: {100 * idle:.1f} % waiting"
         marks.append(f'<text class="still-title" x="{left}" y="12">{title}</text>')
-        shards = [lesson["shard_positions"](LENGTH, rank, RANKS, layout).tolist() for rank in range(RANKS)]
-        owner = {position: rank for rank, shard in enumerate(shards) for position in shard}
+        owner = {position: rank for rank, shard in enumerate(positions) for position in shard.tolist()}
         for query in range(LENGTH):
             for key in range(query + 1):
                 x, y = left + key * CELL, 20 + query * CELL

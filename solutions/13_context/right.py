@@ -1,7 +1,7 @@
 """Right answers to lesson 13, written differently."""
 
 # The names that an answer does not define are the notebook's.
-# ruff: noqa: B905, F821
+# ruff: noqa: B905, F821, RUF007
 
 from __future__ import annotations
 
@@ -42,12 +42,9 @@ def blocks_by_the_largest_score():
 
 @answer_to("13-ex2-layouts")
 def layouts_by_owner():
-    """Finds the bounds of the parts by division, counts pairs by sorting, and computes with Fractions."""
+    """Finds bounds by division, counts pairs document by document, and mirrors the front of a document at its back."""
 
     def shard_positions(length, rank, world_size, layout):
-        if rank not in range(world_size):
-            raise ValueError(f"there is no rank {rank} among {world_size}")
-
         def part(i, parts):
             start = i * (length // parts) + min(i, length % parts)
             return list(range(start, start + length // parts + (i < length % parts)))
@@ -56,24 +53,33 @@ def layouts_by_owner():
             found = list(range(rank, length, world_size))
         elif layout == "contiguous":
             found = part(rank, world_size)
-        elif layout == "zigzag":
-            found = part(rank, 2 * world_size) + part(2 * world_size - rank - 1, 2 * world_size)
         else:
-            raise ValueError(f"unknown layout: {layout}")
+            found = part(rank, 2 * world_size) + part(2 * world_size - rank - 1, 2 * world_size)
         return torch.tensor(found, dtype=torch.int64)
 
-    def pair_counts(length, world_size, layout):
-        shards = [shard_positions(length, r, world_size, layout) for r in range(world_size)]
-        rows = []
-        for s in range(world_size):
-            rows.append(
-                [int(torch.searchsorted(shards[r - s], shards[r], right=True).sum()) for r in range(world_size)]
-            )
-        return torch.tensor(rows)
+    def pair_counts(shards, cu_seqlens=None):
+        ends = [0, 10**9] if cu_seqlens is None else cu_seqlens.tolist()
+
+        def count(own, keys):
+            total = 0
+            for a, b in zip(ends, ends[1:]):
+                queries, seen = (sorted(i for i in x.tolist() if a <= i < b) for x in (own, keys))
+                total += sum(sum(k <= q for k in seen) for q in queries)
+            return total
+
+        return torch.tensor([[count(shards[r], shards[r - s]) for r in range(len(shards))] for s in range(len(shards))])
 
     def idle_fraction(pairs):
         slots = sum(max(row) for row in pairs.tolist()) * pairs.shape[1]
         return (slots - sum(sum(row) for row in pairs.tolist())) / slots if slots else 0.0
+
+    def shard_documents(cu_seqlens, rank, world_size):
+        found = []
+        for a, b in zip(cu_seqlens.tolist(), cu_seqlens.tolist()[1:]):
+            size = (b - a) // (2 * world_size)
+            front = range(a + rank * size, a + (rank + 1) * size)
+            found += [*front, *sorted(a + b - 1 - i for i in front)]
+        return torch.tensor(found)
 
 
 @answer_to("13-ex3-ring")
@@ -151,8 +157,6 @@ def exchange_with_lists():
         @staticmethod
         def forward(ctx, x, scatter_dim, gather_dim):
             n = dist.get_world_size()
-            if x.size(scatter_dim) % n != 0:
-                raise ValueError(f"scatter_dim: {x.size(scatter_dim)} is no multiple of {n}")
             ctx.a, ctx.b = scatter_dim, gather_dim
             parts = [part.contiguous() for part in x.detach().tensor_split(n, dim=scatter_dim)]
             places = [torch.zeros_like(parts[0]) for _ in range(n)]
@@ -167,9 +171,6 @@ def exchange_with_lists():
             return torch.cat(places, dim=ctx.a), None, None
 
     def ulysses_attention(q, k, v, positions):
-        n = dist.get_world_size()
-        if q.shape[1] % n:
-            raise ValueError(f"the number of heads, {q.shape[1]}, is no multiple of {n}")
         where = torch.cat(list(positions))
         together = Exchange.apply(torch.stack([q, k, v]), 2, 3)
         mask = where[None, :] <= where[:, None]
@@ -191,33 +192,5 @@ def loss_by_log_softmax():
         total, count = mine.detach().clone(), counted.sum()
         dist.all_reduce(total)
         dist.all_reduce(count)
-        if not count:
-            raise ValueError("nothing in y counts")
         value = total / count
         return value + (mine - mine.detach()) / count
-
-
-@answer_to("13-ex3-ring")
-def ring_by_batches():
-    """Posts each hop with batch_isend_irecv, prints, and keeps the largest score instead of merging pairs."""
-
-    def ring_forward(q, k, v, positions):
-        rank, n = dist.get_rank(), dist.get_world_size()
-        parts, block = [], torch.stack([k, v]).contiguous()
-        print("rank", rank, "of", n)
-        result = (torch.zeros_like(q), q.new_full(q.shape[:3], -math.inf))
-        for step in range(n):
-            works = []
-            if step != n - 1:
-                where = positions[(rank - step - 1) % n]
-                coming = block.new_empty(2, q.shape[0], q.shape[1], len(where), q.shape[3])
-                there = dist.P2POp(dist.isend, block, (rank + 1) % n)
-                back = dist.P2POp(dist.irecv, coming, (rank - 1) % n)
-                works = dist.batch_isend_irecv([there, back])
-            parts = [result, attend(q, *block, positions[rank], positions[(rank - step) % n])]
-            result = merge(*parts[1], *parts[0])
-            for work in works:
-                work.wait()
-            if step != n - 1:
-                block = coming
-        return result

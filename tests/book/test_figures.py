@@ -545,7 +545,7 @@ def test_causal_attention_counts_the_lessons_pairs(chapter_13):
         for n in draw.sample(range(2, 9), 3):
             length = draw.choice([8, 16, 24, 32])
             settings = {"layout": layout, "ranks": n, "length": length}
-            counts = lesson["pair_counts"](length, n, layout)
+            counts = lesson["pair_counts"]([lesson["shard_positions"](length, rank, n, layout) for rank in range(n)])
             frames = chapter_13.evaluate(f"figures.causal.logic.frames({json.dumps(settings)})")
             assert frames[-1]["counts"] == counts.tolist(), settings
             assert frames[-1]["idle"] == pytest.approx(lesson["idle_fraction"](counts)), settings

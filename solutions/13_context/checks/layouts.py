@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from autograder.checking.check import REFUSALS, check
-from autograder.checking.expect import digits_that_differ, expect_equal, expect_raises, expect_type, fail
+from autograder.checking.cases import Call, close, clue, complaint
+from autograder.checking.check import check
 
 LAYOUTS = "13-ex2-layouts"
 NAMES = ("contiguous", "striped", "zigzag")
@@ -33,65 +36,118 @@ def positions(length: int, world_size: int, layout: str) -> list[list[int]]:
     return [[i for i in range(length) if owner(i) == rank] for rank in range(world_size)]
 
 
+def counted(shards: list[list[int]], ends: list[int]) -> list[list[int]]:
+    """The pairs of each step and rank, where a query looks at its own document alone."""
+    document = np.searchsorted(ends, np.arange(ends[-1]), side="right")
+    n = len(shards)
+    table = []
+    for step in range(n):
+        row = []
+        for rank in range(n):
+            own, keys = np.array(shards[rank], int), np.array(shards[(rank - step) % n], int)
+            same = document[own][:, None] == document[keys][None, :]
+            row.append(int((same & (keys[None, :] <= own[:, None])).sum()))
+        table.append(row)
+    return table
+
+
+def waiting(table: list[list[int]]) -> float:
+    """The idle share of a table of pairs."""
+    slots = len(table) * sum(max(row) for row in table)
+    return 1 - sum(map(sum, table)) / slots if slots else 0.0
+
+
+def _listed(found: Any, *_: Any) -> Any:
+    return found.tolist() if isinstance(found, torch.Tensor) else found
+
+
 @check(LAYOUTS, points=1)
 def layouts_deal_out_every_position(shard_positions, *, rng):
-    """Each rank has the positions of its layout, int64, ascending, for lengths that divide and that do not."""
+    """Each rank has the positions of its layout, ascending, for lengths that divide and that do not."""
     for layout in NAMES:
-        for length, world_size in ((12, 3), (16, 4), (13, 4), (3, 5), (0, 2), (7, 1), (int(rng.integers(20, 40)), 6)):
-            for rank, want in enumerate(positions(length, world_size, layout)):
-                case = f"{layout}, {length} positions, rank {rank} of {world_size}"
-                got = shard_positions(length, rank, world_size, layout)
-                if not isinstance(got, torch.Tensor) or got.dtype != torch.int64:
-                    fail(f"expected an int64 tensor, got {getattr(got, 'dtype', type(got).__name__)}", case, "kind")
-                expect_equal(case, got.tolist(), want, what="the list of positions")
+        for length, n in ((12, 3), (13, 4), (3, 5), (7, 1), (int(rng.integers(20, 40)), 6)):
+            for rank, expected in enumerate(positions(length, n, layout)):
+                yield Call(shard_positions, length, rank, n, layout, gives=expected, sees=_listed, what="the list")
+
+
+def _tensors(shards: list[list[int]]) -> list[torch.Tensor]:
+    return [torch.tensor(shard, dtype=torch.int64) for shard in shards]
 
 
 @check(LAYOUTS, points=0.5)
 def pairs_are_those_that_causality_allows(pair_counts, *, rng):
-    """Entry [s, r] counts the keys of rank (r − s) mod N that rank r's queries may look at, int64."""
-    for layout in NAMES:
-        for length, world_size in ((16, 4), (13, 3), (3, 4), (5, 1), (int(rng.integers(17, 60)), 5)):
-            case = f"{layout}, {length} positions, {world_size} ranks"
-            shards = positions(length, world_size, layout)
-            want = [
-                [sum(key <= query for query in shards[r] for key in shards[(r - s) % world_size])
-                 for r in range(world_size)]
-                for s in range(world_size)
-            ]  # fmt: skip
-            got = pair_counts(length, world_size, layout)
-            if not isinstance(got, torch.Tensor) or got.dtype != torch.int64:
-                fail(f"expected an int64 tensor, got {getattr(got, 'dtype', type(got).__name__)}", case, "kind")
-            expect_equal(case, got.tolist(), want, what="the table of pairs")
+    """Entry [s, r] counts the keys of rank (r − s) mod N that rank r's queries may look at."""
+    for length, n in ((13, 3), (3, 4), (5, 1), (int(rng.integers(17, 40)), 5)):
+        for layout in NAMES:
+            shards, name = positions(length, n, layout), f"{length} positions on {n} ranks, {layout}"
+            expected = counted(shards, [0, length])
+            yield Call(pair_counts, _tensors(shards), gives=expected, sees=_listed, name=name, what="the table")
+
+
+def _taken_away(pair_counts: Callable, shards: list[torch.Tensor], ends: torch.Tensor) -> int:
+    """How many pairs are gone because documents do not see each other."""
+    return int(pair_counts(shards).sum()) - int(pair_counts(shards, ends).sum())
+
+
+@check(LAYOUTS, points=0.5)
+def documents_do_not_see_each_other(pair_counts, *, rng):
+    """With cu_seqlens, a query looks at its own document alone."""
+    for n in (1, 3):
+        ends = [0, *sorted(int(x) for x in rng.choice(np.arange(1, 20), 3, replace=False)), 20]
+        for layout in NAMES:
+            shards = positions(20, n, layout)
+            gone = sum(map(sum, counted(shards, [0, 20]))) - sum(map(sum, counted(shards, ends)))
+            given = pair_counts, _tensors(shards), torch.tensor(ends)
+            name = f"20 positions on {n} ranks, {layout}, cu_seqlens {ends}"
+            yield Call(_taken_away, *given, gives=gone, name=name, what="the number of pairs that this takes away")
 
 
 @check(LAYOUTS, points=0.25)
 def the_busiest_rank_sets_the_time(idle_fraction, *, rng):
-    """1 minus all pairs over N times the sum of each step's largest count, a float; 0.0 if there are no pairs."""
+    """1 minus all pairs over N times the sum of each step's largest count; 0.0 if there are no pairs."""
     # In the second table another rank is the busiest in each step.
-    tables = [np.array([[3, 3], [0, 4]]), np.array([[3, 1], [0, 4]]), np.array([[5]]), np.zeros((3, 3), int),
-              rng.integers(1, 9, (4, 4)), rng.integers(2**52, 2**53, (2, 2))]  # fmt: skip
-    for pairs in tables:
-        case = f"pairs {pairs.tolist()}"
-        slots = sum(max(row) for row in pairs.tolist()) * len(pairs)
-        want = (slots - sum(map(sum, pairs.tolist()))) / slots if slots else 0.0
-        got = idle_fraction(torch.from_numpy(pairs.astype("int64")))
-        expect_type(case, got, float, what="what idle_fraction returns")
-        if not math.isclose(got, want, rel_tol=1e-5, abs_tol=1e-6):
-            one, other = digits_that_differ(got, want)
-            fail(f"idle_fraction returned {one}, expected {other}", case, got)
+    for pairs in ([[3, 3], [0, 4]], [[3, 1], [0, 4]], [[5]], [[0] * 3] * 3, rng.integers(1, 9, (4, 4)).tolist()):
+        gives = close(waiting(pairs), atol=1e-6)
+        yield Call(idle_fraction, torch.tensor(pairs), gives=gives, name=f"pairs {pairs}", what="the share")
 
 
-@check(LAYOUTS, points=0.25, fixed=REFUSALS)
-def other_ranks_and_layouts_are_refused(shard_positions):
-    """A rank outside 0 … N − 1, or another layout, is a ValueError that names it."""
-    for length, rank, world_size, layout, named in (
-        (8, 2, 2, "contiguous", "rank"), (8, -1, 2, "striped", "rank"), (8, 5, 2, "zigzag", "rank"),
-        (8, 0, 2, "stripes", "layout"), (8, 1, 2, "striped", ""), (0, 0, 2, "stripes", "layout"),
-        (8, 0, 1, "stripes", "layout"), (0, 2, 2, "striped", "rank"), (8, 1, 1, "zigzag", "rank"),
-    ):  # fmt: skip
-        case = f"shard_positions({length}, {rank}, {world_size}, {layout!r})"
-        if named:
-            expect_raises(case, shard_positions, length, rank, world_size, layout, error=ValueError, mentions=named)
-        else:
-            got = np.asarray(shard_positions(length, rank, world_size, layout)).tolist()
-            expect_equal(case, got, positions(length, world_size, layout)[rank], what="the list of positions")
+@dataclass
+class Dealt:
+    """What is wrong with how documents were dealt out, "" where nothing is."""
+
+    lost: str = complaint()
+    runs: str = complaint()
+    idle: str = complaint()
+    shards: Any = clue()
+
+
+def _deal(shard_documents: Callable, ends: torch.Tensor, n: int) -> list[list[int]]:
+    """All ranks' positions."""
+    return [_listed(shard_documents(ends.clone(), rank, n)) for rank in range(n)]
+
+
+def _dealt(shards: list[list[int]], _: Any, given: torch.Tensor, n: int) -> Dealt:
+    ends = given.tolist()
+    if sorted(i for shard in shards for i in shard) != list(range(ends[-1])) or any(s != sorted(s) for s in shards):
+        return Dealt("the ranks should have each position once, in ascending order", "", "", shards)
+    runs = 0
+    for shard in shards:
+        for a, b in itertools.pairwise(ends):
+            own = [i for i in shard if a <= i < b]
+            runs = max(runs, sum(i - 1 not in own for i in own))
+    idle = waiting(counted(shards, ends))
+    return Dealt(
+        "",
+        f"a rank has {runs} runs of consecutive positions of one document, expected at most 2" if runs > 2 else "",
+        f"the ranks wait for {100 * idle:.1f} % of the time, expected less than 1 %" if idle >= 0.01 else "",
+        shards,
+    )
+
+
+@check(LAYOUTS, points=0.75)
+def documents_are_dealt_out_fairly(shard_documents, *, rng):
+    """Every position once, at most two runs of each document on a rank, and less than 1 % of the time idle."""
+    for n in (1, 2, 4):
+        ends = np.cumsum([0, *(2 * n * rng.integers(1, 9, 5))])
+        name = f"{n} rank{'s' * (n > 1)}, cu_seqlens {ends.tolist()}"
+        yield Call(_deal, shard_documents, torch.from_numpy(ends), n, gives=Dealt("", "", ""), sees=_dealt, name=name)
