@@ -11,8 +11,8 @@ CHOICES = (
     (("d", (1, 2)), ("e", (0, 3)), ("f", (1, 2))),
 )
 OWN = 2
-#: In units of the picture: a cell, the distance of two frames, a rank's panel, and the y of each row of cells.
-CELL, HIGH, GAP, PANEL = 26, 22, 8, 228
+#: In units of the picture: a cell, the distance of two frames, a rank's panel, the left edge; the y of each row.
+CELL, HIGH, GAP, PANEL, LEFT = 26, 22, 8, 228, 4
 TOKENS, SORTED, RECEIVED, GROUPED = 40, 100, 200, 300
 #: A row: (rank of its token, letter, expert).
 Row = tuple[int, str, int]
@@ -46,7 +46,7 @@ def grouped() -> list[list[list[Row]]]:
 
 def _places(blocks: list[list[Row]], rank: int) -> dict[Row, float]:
     """Where the cells of a rank's rows begin."""
-    x, places = float(PANEL * rank), {}
+    x, places = float(LEFT + PANEL * rank), {}
     for block in blocks:
         for row in block:
             places[row] = x
@@ -90,7 +90,7 @@ def still() -> tuple[str, str]:
     """The picture and its text alternative."""
     marks = []
     for rank, tokens in enumerate(CHOICES):
-        x = PANEL * rank
+        x = LEFT + PANEL * rank
         marks.append(label(x, 14, f"rank {rank}: experts {OWN * rank} and {OWN * rank + 1}", "still-title"))
         for number, (letter, experts) in enumerate(tokens):
             left = x + 70 * number
@@ -109,9 +109,9 @@ def still() -> tuple[str, str]:
             marks += _cells(blocks[rank], rank, y)
         below = y + HIGH + 17 if y == GROUPED else y - 22
         if y == RECEIVED:
-            marks.append(box(-3, below - 12, 6 * len(name) + 4, 17, "pill", 8))
-        marks.append(label(4 if y == RECEIVED else 0, below, name, "still-label"))
-    wide = 2 * PANEL
+            marks.append(box(1, below - 12, 6 * len(name) + 4, 17, "pill", 8))
+        marks.append(label(8 if y == RECEIVED else LEFT, below, name, "still-label"))
+    wide = 2 * PANEL + LEFT
     marks.append(box(wide / 2 - 44, (SORTED + RECEIVED) / 2 - 4, 88, 19, "pill", 9))
     marks.append(label(wide / 2, (SORTED + RECEIVED) / 2 + 10, "all-to-all", "still-title", "middle"))
     counts = [[len(block) for block in blocks] for blocks in grouped()]

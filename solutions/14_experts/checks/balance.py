@@ -75,7 +75,7 @@ def _loss_of(balance_loss: Callable, batch: Batch, **more: Any) -> Case:
     return Case(batch.name, n, _drive_loss, (balance_loss, batch), expect, sees=_mean, **more)
 
 
-@check(BALANCE, points=1.25)
+@check(BALANCE, points=1.5)
 def the_balance_is_that_of_all_tokens(balance_loss, *, rng):
     """The mean of the ranks' results is E · Σ f·P over all ranks' tokens, and so is its gradient; f has none."""
     for n in (2, 3, 4, 1):
@@ -111,7 +111,7 @@ def _nudged(rng: np.random.Generator, nudge: Callable, batch: Batch) -> Case:
     return Case(batch.name, n, _drive_bias, (nudge, bias, batch.chosen), [right] * n)
 
 
-@check(BALANCE, points=0.75)
+@check(BALANCE, points=1)
 def the_bias_follows_all_counts(nudge, *, rng):
     """By all ranks' counts, a bias goes up by the rate below the mean, and down by it above."""
     for n in (2, 3, 1):

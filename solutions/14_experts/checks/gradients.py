@@ -66,7 +66,7 @@ def _averaged(function: Callable, gradients: list[Gradients], name: str, **more:
     return Case(name, n, _average, (function, gradients), right, **more)
 
 
-@check(GRADIENTS, points=1.5)
+@check(GRADIENTS, points=1.25)
 def gradients_are_those_of_the_mean_loss(average_gradients, *, rng):
     """Shared gradients become the mean over the ranks, local ones are divided by N."""
     for n in (2, 3, 1):
@@ -151,7 +151,7 @@ def _clipped(
     return Case(name, n, _clip, (function, gradients, share * norm, names), right, **more)
 
 
-@check(GRADIENTS, points=1.25)
+@check(GRADIENTS, points=1)
 def every_parameter_counts_once(clip_gradients, *, rng):
     """The norm is the whole model's, the same on all ranks: shared gradients once, and every rank's local ones."""
     for n in (2, 3, 4, 1):
