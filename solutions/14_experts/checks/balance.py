@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.cases import Case, close, fact
+from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
 from autograder.checks.experts.routing import softmax
 
@@ -122,9 +122,25 @@ def the_bias_follows_all_counts(nudge, *, rng):
         yield _nudged(rng, nudge, Batch("experts 0 and 1", [softmax(np.zeros((len(c), 2))) for c in uneven], uneven))
 
 
+@dataclass
+class Even:
+    """What nudge makes of even counts."""
+
+    idle: str = complaint()
+    bias: Any = fact("the new bias")
+
+
+def _drive_even(rank: int, world_size: int, nudge: Callable, bias: np.ndarray, chosen: list[np.ndarray]) -> Even:
+    given = torch.from_numpy(bias)
+    moved = nudge(given.clone(), torch.zeros(4, 1, dtype=torch.int64), RATE)
+    text = "nudge moves no bias where all tokens choose expert 0" if torch.equal(moved, given) else ""
+    return Even(text, nudge(given.clone(), torch.from_numpy(chosen[rank]), RATE))
+
+
 @check(BALANCE, points=0.25)
 def even_experts_stay(nudge, *, rng):
     """The bias of an expert whose count is the mean stays."""
     for n in (2, 3):
-        chosen = [rng.permutation(np.arange(4))[:, None] for _ in range(n)]
-        yield _nudged(rng, nudge, Batch("all equally often", [softmax(np.zeros((4, 4)))] * n, chosen))
+        chosen, bias = [rng.permutation(np.arange(4))[:, None] for _ in range(n)], rng.integers(-8, 9, 4) / 8
+        expect = [Even("", close(bias))] * n
+        yield Case("all four experts equally often", n, _drive_even, (nudge, bias, chosen), expect)
