@@ -96,7 +96,7 @@
     settings: {
       router: { label: "Router", options: [["chance", "without favorites"], ["favorite", "with a favorite"]], value: "chance" },
       ranks: { label: "Ranks and experts", from: 2, to: 8, value: 4 },
-      k: { label: "Experts a token", options: [[1, "1"], [2, "2"]], value: 2 },
+      k: { label: "Experts per token", options: [[1, "1"], [2, "2"]], value: 2 },
       factor: { label: "Capacity factor", options: [[0, "none"], [1, "1"], [1.5, "1.5"], [2, "2"]], value: 0 },
     },
     logic: { scores, choose, plan, frames },

@@ -33,7 +33,7 @@ def still() -> tuple[str, str]:
             marks.append(f'<text class="still-label" x="{x + 5:g}" y="{y + 12}">{total}</text>')
         totals = [sum(column) for column in zip(*counts, strict=True)]
         said.append(f"{name}: {', '.join(map(str, totals))}")
-    key = f"Rows of {TOKENS} tokens on each rank, {CHOICES} choices a token, in the color of the token's rank."
+    key = f"Rows of {TOKENS} tokens on each rank, {CHOICES} choices per token, in the color of the token's rank."
     marks.append(f'<text class="still-label" x="0" y="{40 + APART * RANKS}">{key}</text>')
     alt = f"The rows that experts 0 to {RANKS - 1} get. {'; '.join(said)}."
     size = f"{3 * WIDTH} {48 + APART * RANKS}"

@@ -18,9 +18,7 @@ def route_by_sorting():
 
     def route(logits, k, bias=None):
         count = logits.shape[1]
-        if k < 1 or k > count:
-            raise ValueError(f"no k experts can be chosen: k = {k} of {count}")
-        wide = logits.double() if logits.dtype == torch.float64 else logits.to(torch.float32)
+        wide = logits if logits.dtype == torch.float64 else logits.to(torch.float32)
         powers = (wide - wide.amax(dim=1, keepdim=True).detach()).exp()
         probabilities = powers / powers.sum(dim=1, keepdim=True)
         scores = probabilities.detach() + (torch.zeros(count) if bias is None else bias)
@@ -32,11 +30,6 @@ def route_by_sorting():
 @answer_to("14-ex2-plan")
 def plan_by_a_stable_sort():
     """Sorts the transposed choices stably by expert, and finds what is over capacity by ranks within an expert."""
-
-    def capacity(tokens, num_experts, k, factor):
-        if not factor > 0:
-            raise ValueError("the capacity factor must be positive")
-        return int(-((-factor * k * tokens) // num_experts))
 
     def plan(chosen, num_experts, capacity=None):
         n, k = chosen.shape
@@ -51,30 +44,16 @@ def plan_by_a_stable_sort():
 
 
 @answer_to("14-ex3-all-to-all")
-def exchange_with_posted_receives():
-    """Posts all receives at once, leaves out empty messages, and saves its splits as tensors."""
-
-    def all_to_all(rows, output_splits, input_splits):
-        me, n = dist.get_rank(), dist.get_world_size()
-        result = torch.empty((sum(output_splits), *rows.shape[1:]), dtype=rows.dtype)
-        room, parts = result.split(output_splits), rows.detach().split(input_splits)
-        room[me].copy_(parts[me])
-        pending = []
-        for step in range(1, n):
-            source, to = (me - step) % n, (me + step) % n
-            if output_splits[source] and rows[0:0].numel() == 0:
-                pending.append(dist.irecv(room[source], source))
-            if input_splits[to]:
-                pending.append(dist.isend(parts[to].clone(memory_format=torch.contiguous_format), to))
-        for work in pending:
-            work.wait()
-        return result
+def exchange_with_saved_tensors():
+    """Saves its splits as tensors, and calls the library itself."""
 
     class AllToAll(torch.autograd.Function):
         @staticmethod
         def forward(ctx, rows, output_splits, input_splits):
             ctx.save_for_backward(torch.tensor(input_splits), torch.tensor(output_splits))
-            return all_to_all(rows, output_splits, input_splits)
+            received = torch.empty((sum(output_splits), *rows.shape[1:]), dtype=rows.dtype)
+            dist.all_to_all_single(received, rows.contiguous(), output_splits, input_splits)
+            return received
 
         @staticmethod
         def backward(ctx, grad):
@@ -89,12 +68,9 @@ def layer_by_a_permutation():
     class ExpertParallel(nn.Module):
         def __init__(self, router, experts, k, capacity_factor=None):
             super().__init__()
-            n, total = dist.get_world_size(), router.weight.shape[0]
-            if total != n * len(experts):
-                raise ValueError(f"{len(experts)} experts on each of {n} ranks do not fit a router for {total}")
             self.router, self.k, self.factor = router, k, capacity_factor
             self.experts = nn.ModuleList(experts)
-            self.register_buffer("bias", torch.zeros(total))
+            self.register_buffer("bias", torch.zeros(router.weight.shape[0]))
 
         def forward(self, x):
             n, total, each = dist.get_world_size(), len(self.bias), len(self.experts)
@@ -118,18 +94,31 @@ def layer_by_a_permutation():
 
 @answer_to("14-ex5-gradients")
 def gradients_in_one_vector():
-    """Joins the shared gradients into one vector for a single all-reduce."""
+    """Averages in one vector; for the norm, counts an N-th of the shared squares on each rank."""
 
     def average_gradients(module, local):
         n, mine = dist.get_world_size(), set(map(id, local))
-        shared = [p for p in module.parameters() if p.requires_grad and id(p) not in mine]
+        shared = [p for p in module.parameters() if id(p) not in mine]
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in shared])
         dist.all_reduce(flat)
         for p, piece in zip(shared, (flat / n).split([p.numel() for p in shared]), strict=True):
             p.grad = piece.view(p.shape).clone()
         for p in local:
-            if p.requires_grad and p.grad is not None:
+            if p.grad is not None:
                 p.grad = p.grad / n
+
+    def clip_gradients(module, local, max_norm):
+        mine, n = set(map(id, local)), dist.get_world_size()
+        total = torch.zeros(1, dtype=torch.float64)
+        for p in module.parameters():
+            if p.grad is not None:
+                total += p.grad.double().pow(2).sum() / (1 if id(p) in mine else n)
+        dist.all_reduce(total)
+        norm = float(total) ** 0.5
+        for p in module.parameters():
+            if p.grad is not None:
+                p.grad.mul_(min(1.0, max_norm / norm))
+        return norm
 
 
 @answer_to("14-ex6-balance")
@@ -154,23 +143,27 @@ def balance_by_one_hot():
         return bias + rate * (few.to(bias.dtype) - many.to(bias.dtype))
 
 
-@answer_to("14-ex6-balance")
-def balance_by_the_whole_value():
-    """Returns the whole balance on every rank; only the gradient is of the rank's own part."""
+@answer_to("14-ex7-replicas")
+def replicas_by_swaps_alone():
+    """Deals replicas out in turn and then exchanges pairs between any two GPUs while that evens them."""
 
-    def balance_loss(probabilities, chosen):
-        experts = probabilities.shape[1]
-        counts = torch.zeros(experts, dtype=torch.float64)
-        counts.index_add_(0, chosen.reshape(-1), torch.ones(chosen.numel(), dtype=torch.float64))
-        dist.all_reduce(counts)
-        shares = (counts / counts.sum()).to(probabilities.dtype)
-        own = probabilities.sum(dim=0) * (dist.get_world_size() * chosen.shape[1] / float(counts.sum()))
-        return (experts * shares * own).sum()
-
-    def nudge(bias, chosen, rate):
-        counts = torch.zeros(len(bias), dtype=torch.int64).index_add(
-            0, chosen.flatten(), torch.ones_like(chosen.flatten())
-        )
-        dist.all_reduce(counts)
-        difference = counts.sum() - counts * len(bias)
-        return bias.clone() + rate * difference.sign().to(bias.dtype)
+    def place_replicas(loads, gpus, slots):
+        copies = [1] * len(loads)
+        for _ in range(gpus * slots - len(loads)):
+            shares = [load / count for load, count in zip(loads, copies, strict=True)]
+            copies[shares.index(max(shares))] += 1
+        share = [load / count for load, count in zip(loads, copies, strict=True)]
+        replicas = [expert for expert, count in enumerate(copies) for _ in range(count)]
+        placed, better = [replicas[gpu::gpus] for gpu in range(gpus)], True
+        while better:
+            better = False
+            for a in placed:
+                for b in placed:
+                    gap = sum(share[e] for e in a) - sum(share[e] for e in b)
+                    for i in range(slots):
+                        for j in range(slots):
+                            gain = share[a[i]] - share[b[j]]
+                            if 1e-9 < gain < gap - 1e-9:
+                                a[i], b[j] = b[j], a[i]
+                                gap, better = gap - 2 * gain, True
+        return placed

@@ -139,6 +139,19 @@ def test_the_steps_of_zero1_are_drawn_to_scale_and_named_on_each_rank():
     assert f"{hidden:.0f} ms instead of {one_by_one:.0f}" in alt and hidden < one_by_one / 3
 
 
+def test_a_dispatch_has_every_row_once_before_and_after_it():
+    figure = live_figure.module("dispatch")
+    picture, alt = figure.still()
+    before, between, after = (
+        [row for blocks in arranged for block in blocks for row in block]
+        for arranged in (figure.sent(), figure.received(), figure.grouped())
+    )
+    assert sorted(before) == sorted(between) == sorted(after) and len(set(before)) == len(before) == 12
+    for rank, blocks in enumerate(figure.grouped()):
+        assert [{expert for *_, expert in block} for block in blocks] == [{2 * rank}, {2 * rank + 1}]
+    assert picture.count('class="moved"') == 2 * 12 and "3 rows for expert 0 and 4 for expert 1" in alt
+
+
 def test_the_groups_of_a_mesh_say_which_wires_they_use():
     picture, alt = live_figure.module("meshes").still(sizes="tp:4,dp:2,pp:2")
     assert re.findall(r">(\w+) (\d+), (\d+) apart: (\w+)", picture) == [

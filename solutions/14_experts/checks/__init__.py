@@ -2,5 +2,5 @@
 
 The oracles run in this process: numpy for the router and the plan, torch's own autograd through a layer that holds all
 experts and goes token by token for everything else. Probabilities are drawn so that no two that are compared for a
-choice come near each other. What was sent is read from the ledger, between barriers of the drivers.
+choice come near each other. What was sent is read from the ledger.
 """

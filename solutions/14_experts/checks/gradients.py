@@ -1,152 +1,194 @@
-"""Exercise 5: which gradients are averaged, and which only divided."""
+"""Exercise 5: which gradients are averaged and which only divided, and the norm of them all."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import nn
 
+from autograder.checking.cases import Case, at_most, close, fact
 from autograder.checking.check import check
-from autograder.checking.expect import count_of_ranks, each_rank
-from autograder.checking.stage import run_ranks
+from autograder.checking.inputs import eighths
 
 GRADIENTS = "14-ex5-gradients"
-#: name → (shape, whether only this rank has it, whether it is trained).
-PARAMETERS = {
-    "first": ((3, 2), False, True),
-    "own": ((4,), True, True),
-    "frozen": ((2,), False, False),
-    "second": ((5,), False, True),
-    "own too": ((2, 3), True, True),
-    "own frozen": ((2,), True, False),
-    "last": ((), False, True),
-}
-#: These have a second name in another part of the module.
-TIED = ("first", "own")
-SHARED = [name for name, (_, own, trained) in PARAMETERS.items() if trained and not own]
+#: name → shape. Those whose names begin with "own" only this rank has.
+SHAPES = {"first": (3, 2), "own": (4,), "second": (5,), "own too": (2, 3), "last": ()}
+#: A rank's gradients; None where there is none.
+Gradients = dict[str, np.ndarray | None]
 
 
-@dataclass(frozen=True)
-class Case:
-    """grads[r][name]: rank r's gradient, or None."""
+@dataclass
+class After:
+    """What a rank has afterwards; the gradient of a parameter without one is "None"."""
 
-    name: str
-    dtype: str
-    grads: list[dict[str, np.ndarray | None]]
-
-    def of(self, name: str) -> list[np.ndarray | None]:
-        """The gradients of one parameter, rank by rank."""
-        return [one[name] for one in self.grads]
-
-    def wanted(self, rank: int) -> dict[str, np.ndarray | None]:
-        """What each parameter of a rank should have afterwards."""
-        found: dict[str, np.ndarray | None] = {}
-        for name, (shape, own, trained) in PARAMETERS.items():
-            mine = self.grads[rank][name]
-            if not trained or (own and mine is None):
-                found[name] = mine
-            elif own:
-                found[name] = mine / len(self.grads)
-            else:
-                found[name] = np.mean([np.zeros(shape) if g is None else g for g in self.of(name)], axis=0)
-        return found
+    gradients: Any = fact("the gradient of {}")
+    norm: Any = fact("the norm that clip_gradients returns")
 
 
-def _cases(rng: np.random.Generator, world_size: int) -> list[Case]:
-    cases = []
-    frozen = {name for name, (_, _, trained) in PARAMETERS.items() if not trained}
-    last = world_size - 1
-    for dtype, missing in (
-        ("float64", ()),
-        ("float32", ((0, "first"),)),
-        ("float64", ((last, "second"),)),
-        # On one rank, zeros in its place would not tell whether they were sent.
-        *([("float64", ((0, "own"),))] if world_size > 1 else []),
-    ):
-        grads = [_drawn(rng, frozen | {name for r, name in missing if r == rank}) for rank in range(world_size)]
-        words = [f"rank {rank} has no gradient of {name!r}" for rank, name in missing]
-        cases.append(Case(", ".join([count_of_ranks(world_size), dtype, *words]), dtype, grads))
-    words = f"{count_of_ranks(world_size)}, no rank has a gradient of 'last'"
-    cases.append(Case(words, "float64", [_drawn(rng, frozen | {"last"}) for _ in range(world_size)]))
-    words = f"{count_of_ranks(world_size)}, frozen parameters have a gradient from before"
-    cases.append(Case(words, "float64", [_drawn(rng, set()) for _ in range(world_size)]))
-    return cases
+def _drawn(rng: np.random.Generator, missing: tuple[str, ...] = ()) -> Gradients:
+    return {name: None if name in missing else eighths(rng, shape, 64) for name, shape in SHAPES.items()}
 
 
-def _drawn(rng: np.random.Generator, missing: set[str]) -> dict[str, np.ndarray | None]:
-    """Gradients of one rank, none of them 0: None for those that are missing."""
-    return {
-        name: None if name in missing else rng.choice([-1, 1], shape) * rng.integers(1, 65, shape) / 8
-        for name, (shape, _, _) in PARAMETERS.items()
-    }
+def _module(gradients: Gradients) -> tuple[nn.Module, list[nn.Parameter]]:
+    """A module whose parameters have these gradients, and the list of its local ones."""
+    module = nn.Module()
+    module.part = nn.ParameterDict({name: nn.Parameter(torch.zeros(shape)) for name, shape in SHAPES.items()})
+    for name, p in module.part.items():
+        p.grad = None if gradients[name] is None else torch.from_numpy(gradients[name].copy())
+    return module, [p for name, p in module.part.items() if name.startswith("own")]
 
 
-def _drive(rank: int, world_size: int, average_gradients: Any, cases: list[Case]) -> list[dict[str, Any]]:
-    """Inside a rank: one call for each case, between barriers: the gradients afterwards."""
-    seen = []
-    for case in cases:
-        module, kind = nn.Module(), getattr(torch, case.dtype)
-        for name, (shape, _, trained) in PARAMETERS.items():
-            p = nn.Parameter(torch.zeros(shape, dtype=kind), requires_grad=trained)
-            grad = case.grads[rank][name]
-            p.grad = None if grad is None else torch.from_numpy(np.asarray(grad)).to(kind).clone()
-            module.register_parameter(name.replace(" ", "_"), p)
-        module.other = nn.Module()
-        for name in TIED:
-            module.other.register_parameter(name, getattr(module, name))
-        own = [getattr(module, name.replace(" ", "_")) for name, (_, own, _) in PARAMETERS.items() if own]
-        dist.barrier()
-        average_gradients(module, own)
-        dist.barrier()
-        grads = {name: getattr(module, name.replace(" ", "_")).grad for name in PARAMETERS}
-        seen.append({name: None if g is None else g.double().numpy().copy() for name, g in grads.items()})
-    return seen
+def _left(module: nn.Module) -> dict[str, Any]:
+    return {name: "None" if p.grad is None else p.grad for name, p in module.part.items()}
 
 
-@check(GRADIENTS, points=1.5)
+# ---- average_gradients ----
+
+
+def _average(rank: int, world_size: int, average_gradients: Callable, gradients: list[Gradients]) -> After:
+    module, local = _module(gradients[rank])
+    average_gradients(module, local)
+    return After(_left(module))
+
+
+def _averaged(function: Callable, gradients: list[Gradients], name: str, **more: Any) -> Case:
+    """The gradients become those of the mean of the ranks' losses."""
+    n, right = len(gradients), []
+    for mine in gradients:
+        own = {name: "None" if g is None else close(g / n, rtol=1e-6) for name, g in mine.items() if "own" in name}
+        shared = [name for name in SHAPES if "own" not in name]
+        sums = {name: sum(0 if g[name] is None else g[name] for g in gradients) for name in shared}
+        right.append(After(own | {name: close(np.zeros(SHAPES[name]) + s / n, rtol=1e-6) for name, s in sums.items()}))
+    return Case(name, n, _average, (function, gradients), right, **more)
+
+
+@check(GRADIENTS, points=1.25)
 def gradients_are_those_of_the_mean_loss(average_gradients, *, rng):
-    """Shared gradients become the mean over the ranks, None as zeros; local ones are divided by N; frozen ones stay."""
-    for world_size in (1, 2, 3, 4):
-        cases = _cases(rng, world_size)
-        results = run_ranks(_drive, world_size, (average_gradients, cases))
-        for c, case in enumerate(cases):
-            _expect_gradients(case, [one[c] for one in results])
+    """Shared gradients become the mean over the ranks, local ones are divided by N."""
+    for n in (2, 3, 1):
+        yield _averaged(average_gradients, [_drawn(rng) for _ in range(n)], "every parameter has a gradient")
 
 
-def _expect_gradients(case: Case, outcomes: list[dict]) -> None:
-    """Each rank's gradients are the wanted ones."""
-    for rank, mine in each_rank(case.name, outcomes, evidence=_plain):
-        for name, want in case.wanted(rank.rank).items():
-            what = f"the gradient of {name!r}"
-            if want is None:
-                rank.expect(mine[name] is None, f"{what} is no longer None")
-            else:
-                rank.expect(mine[name] is not None, f"{what} is None")
-                rtol = 1e-6 if case.dtype == "float32" else 1e-13
-                rank.expect_close(mine[name], want, what=what, rtol=rtol)
+@dataclass
+class Missing:
+    """What becomes of gradients that some ranks lack. ratio: to a shared gradient that was 1 on all ranks."""
+
+    ratio: Any = fact("the gradient that rank 0 lacked, over one that is 1 on all ranks,")
+    local: Any = fact("the local gradient that there was not")
 
 
-def _plain(mine: dict[str, Any]) -> list:
-    return ["None" if grad is None else grad for grad in mine.values()]
+def _average_missing(rank: int, world_size: int, average_gradients: Callable, gradients: list[Gradients]) -> Missing:
+    module, local = _module(gradients[rank])
+    average_gradients(module, local)
+    left = _left(module)
+    return Missing("None" if isinstance(left["second"], str) else left["second"] / left["last"], left["own"])
 
 
 @check(GRADIENTS, points=0.5)
-def shared_numbers_are_reduced_once(average_gradients, *, rng):
-    """Each number of the shared gradients goes into an all-reduce once, tied or not, and nothing else is sent."""
-    numel = sum(int(np.prod(PARAMETERS[name][0], dtype=int)) for name in SHARED)
-    for world_size in (2, 3):
-        cases = _cases(rng, world_size)
-        results = run_ranks(_drive, world_size, (average_gradients, cases))
-        parts = [results.ledger.of(rank).between_barriers() for rank in range(world_size)]
-        for c, case in enumerate(cases):
-            sent = [[(m.call, m.bytes) for m in mine[2 * c + 1]] for mine in parts]
-            for rank, mine in each_rank(case.name, sent):
-                other = [call for call, _ in mine if call != "all_reduce"]
-                rank.expect(not other, f"{(other or [''])[0]} was called, expected all-reduces only")
-                want = numel * getattr(torch, case.dtype).itemsize
-                rank.expect_equal(sum(n for _, n in mine), want, what="the number of bytes put into all-reduces")
-            _expect_gradients(case, [one[c] for one in results])
+def a_missing_gradient_counts_as_zeros(average_gradients, *, rng):
+    """A shared gradient that some or all ranks lack is zeros there and becomes the mean; a local None stays None."""
+    for n in (2, 3):
+        for lack in ((0,), range(n)):
+            gradients = [_drawn(rng, ("own", "second") if rank in lack else ("own",)) for rank in range(n)]
+            gradients = [mine | {"last": np.ones((), np.float32)} for mine in gradients]
+            mean = np.zeros(5) + sum(0 if g["second"] is None else g["second"] for g in gradients) / n
+            name = f"{'no rank has' if len(lack) == n else 'all ranks but 0 have'} a gradient of 'second'"
+            expect = [Missing(close(mean, rtol=1e-6, atol=1e-6), "None")] * n
+            yield Case(name, n, _average_missing, (average_gradients, gradients), expect)
+
+
+@check(GRADIENTS, points=0.25)
+def shared_elements_are_reduced_once(average_gradients, *, rng):
+    """Each element of the shared gradients goes into an all-reduce once, and nothing else is sent."""
+    want = 4 * sum(int(np.prod(shape)) for name, shape in SHAPES.items() if "own" not in name)
+
+    def judge(rank: int, parts: list) -> str:
+        sent = [message for part in parts for message in part]
+        if other := [m.call for m in sent if m.call != "all_reduce"]:
+            return f"rank {rank} called {other[0]}, expected all-reduces only"
+        got = sum(m.bytes for m in sent)
+        return "" if got == want else f"rank {rank} put {got} bytes into all-reduces, expected {want}"
+
+    for n in (2, 3):
+        case = _averaged(average_gradients, [_drawn(rng) for _ in range(n)], "all present", judge=judge)
+        case.expect = [After()] * n
+        yield case
+
+
+# ---- clip_gradients ----
+
+
+def _clip(
+    rank: int,
+    world_size: int,
+    clip_gradients: Callable,
+    gradients: list[Gradients],
+    most: float,
+    clips: bool,
+    names: list,
+) -> After:
+    """After clipping; these gradients as they must have been before, by the norm that was returned."""
+    module, local = _module(gradients[rank])
+    norm = clip_gradients(module, local, most)
+    left = _left(module)
+    factor = float(norm) / most if clips else 1.0
+    return After({name: left[name] * factor for name in names}, norm)
+
+
+def _clipped(
+    rng: np.random.Generator, function: Callable, n: int, share: float, what: str, missing: tuple = (), **more: Any
+) -> Case:
+    """what: the fact that is compared. share: of the norm that is allowed. missing: on rank 0."""
+    shared = _drawn(rng)
+    gradients = [_drawn(rng, missing if rank == 0 else ()) for rank in range(n)]
+    gradients = [{name: g if "own" in name else shared[name] for name, g in mine.items()} for mine in gradients]
+    squares = [{name: 0.0 if g is None else float(np.sum(g**2)) for name, g in mine.items()} for mine in gradients]
+    norm = sum(squares[0][name] for name in shared if "own" not in name)
+    norm = float(np.sqrt(norm + sum(mine[name] for mine in squares for name in shared if "own" in name)))
+    right, names = [], [name for name in SHAPES if "own" not in name or not missing]
+    for mine in gradients:
+        before = {name: close(mine[name], rtol=1e-5) for name in names}
+        right.append(After(**{what: {"gradients": before, "norm": close(norm, rtol=1e-5)}[what]}))
+    name = f"at most {share:g} times the norm is allowed" + (", rank 0 has no local gradient" if missing else "")
+    return Case(name, n, _clip, (function, gradients, share * norm, share < 1, names), right, **more)
+
+
+@check(GRADIENTS, points=1)
+def every_parameter_counts_once(clip_gradients, *, rng):
+    """The norm is the whole model's, the same on all ranks: shared gradients once, and every rank's local ones."""
+    for n in (2, 3, 4, 1):
+        yield _clipped(rng, clip_gradients, n, 0.5, "norm")
+
+
+@check(GRADIENTS, points=0.5)
+def all_are_scaled_or_none(clip_gradients, *, rng):
+    """Above max_norm every gradient is multiplied by max_norm over the returned norm, below it none."""
+    for n in (2, 1):
+        for share in (0.25, 4.0):
+            yield _clipped(rng, clip_gradients, n, share, "gradients")
+
+
+@check(GRADIENTS, points=0.25)
+def a_rank_without_local_gradients_takes_part(clip_gradients, *, rng):
+    """Where no token came to a rank's experts, their gradients are None, and the rank takes part in clipping."""
+    for n in (2, 3):
+        yield _clipped(rng, clip_gradients, n, 0.25, "gradients", ("own", "own too"))
+
+
+@check(GRADIENTS, points=0.25)
+def one_number_is_reduced(clip_gradients, *, rng):
+    """Clipping takes one all-reduce of one number."""
+
+    def judge(rank: int, parts: list) -> str:
+        sent = [(m.call, m.bytes) for part in parts for m in part]
+        right = sent[1:] == [] and all(call == "all_reduce" and nbytes <= 8 for call, nbytes in sent)
+        return "" if right else f"rank {rank} called {sent}, expected one all-reduce of one number"
+
+    for n in (2, 3):
+        case = _clipped(rng, clip_gradients, n, 0.5, "norm", judge=judge)
+        case.expect = [After(norm=at_most(1e6, least=0.01))] * n
+        yield case
