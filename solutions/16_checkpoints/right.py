@@ -258,45 +258,6 @@ def saver_with_an_executor():
                 future.result()
 
 
-@answer_to("16-ex6-async")
-def saver_with_a_condition():
-    """Keeps one thread for the saver's whole life and hands it the work."""
-
-    class AsyncSaver:
-        def __init__(self):
-            self.group = dist.new_group()
-            self.todo, self.problem = None, []
-            self.changed = threading.Condition()
-            threading.Thread(target=self.work, daemon=True).start()
-
-        def work(self):
-            while True:
-                with self.changed:
-                    self.changed.wait_for(lambda: self.todo is not None)
-                try:
-                    save_sharded(*self.todo, group=self.group)
-                except BaseException as error:
-                    self.problem.append(error)
-                with self.changed:
-                    self.todo = None
-                    self.changed.notify_all()
-
-        def save(self, state, root, step):
-            plain = copy.deepcopy({k: v for k, v in state.items() if not isinstance(v, torch.Tensor)})
-            tensors = {k: v.detach().clone() for k, v in state.items() if isinstance(v, torch.Tensor)}
-            ordered = {k: tensors[k] if k in tensors else plain[k] for k in state}
-            self.wait()
-            with self.changed:
-                self.todo = (ordered, root, step)
-                self.changed.notify_all()
-
-        def wait(self):
-            with self.changed:
-                self.changed.wait_for(lambda: self.todo is None)
-            if self.problem:
-                raise self.problem.pop()
-
-
 @answer_to("16-ex7-loader")
 def loader_that_counts_steps():
     """Keeps one number, the steps since the beginning, and keeps the order of the epoch that it is in."""

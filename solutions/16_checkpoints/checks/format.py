@@ -56,7 +56,7 @@ class Saved:
         return f"step_{self.step:08d}"
 
 
-def draw(rng: np.random.Generator, world_size: int, step: int, numel: int = 0, tensors: bool = True) -> Saved:
+def draw(rng: np.random.Generator, world_size: int, step: int, numel: int = 0, values: bool = True) -> Saved:
     """Tensors of several dtypes, in pieces of any length, one empty; or one float32 tensor of `numel` per rank."""
     kinds = {"master": "float32", "exp_avg": "bfloat16", "count": "int64", "mask": "bool", "y": "float64"}
     lengths = {name: rng.integers(1, 9, world_size) for name in kinds}
@@ -66,14 +66,14 @@ def draw(rng: np.random.Generator, world_size: int, step: int, numel: int = 0, t
         kinds, lengths = {"w": "float32"}, {"w": numel + np.arange(world_size)}
     drawn = [{k: rng.bytes(int(lengths[k][r]) * SIZES[dtype]) for k, dtype in kinds.items()} for r in range(world_size)]
     pieces = [{k: (kinds[k], bytes(b & 1 for b in d) if k == "mask" else d) for k, d in one.items()} for one in drawn]
-    values = {
+    entries: dict[str, Any] = {
         "step": step,
         "lr": float(rng.random() / 3),
         "name": "Adam, β₂ = 0.999",
         "betas": [0.9, float(rng.random())],
     }
-    values["nested"] = {"tokens": int(rng.integers(2**53, 2**62)), "list": [1, 2.0, None, True, {"deep": [1e-300]}]}
-    return Saved(step, pieces if tensors else [{} for _ in pieces], values)
+    entries["nested"] = {"tokens": int(rng.integers(2**53, 2**62)), "list": [1, 2.0, None, True, {"deep": [1e-300]}]}
+    return Saved(step, pieces, entries if values else {})
 
 
 def manifest_of(saved: Saved) -> tuple[dict, list[bytes]]:

@@ -83,7 +83,7 @@ def failures_lose_what_is_not_saved(simulate: Any, *, rng: np.random.Generator) 
         ("a failure in the last piece", [3 * period + 3]),
         ("a failure during the second save", [2 * period - save // 2]),
         ("two failures in one interval", [4, 4 + restart + interval // 2]),
-        ("a failure after the end", [work + 3 * save + 1]),
+        ("a failure after the end", [work + 4 * save + 1]),
     ):
         yield _run(simulate, name, interval, work, save, restart, at)
 
