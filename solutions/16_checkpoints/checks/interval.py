@@ -63,7 +63,7 @@ def _drawn(rng: np.random.Generator) -> tuple[int, int, int, int]:
     return interval, 3 * interval + int(rng.integers(5, 25)), int(rng.integers(6, 14)), int(rng.integers(8, 20))
 
 
-@check(INTERVAL, points=0.5)
+@check(INTERVAL, points=0.25)
 def saves_take_their_time(simulate: Any, *, rng: np.random.Generator) -> Iterator[Call]:
     """Without failures, the time is the work and the saves between its pieces."""
     interval, work, save, restart = _drawn(rng)
@@ -72,7 +72,7 @@ def saves_take_their_time(simulate: Any, *, rng: np.random.Generator) -> Iterato
     yield _run(simulate, "no failure, the interval is longer than the work", work + 9, work, save, restart, [])
 
 
-@check(INTERVAL, points=0.75)
+@check(INTERVAL, points=0.5)
 def failures_lose_what_is_not_saved(simulate: Any, *, rng: np.random.Generator) -> Iterator[Call]:
     """A failure in an interval or in a save loses the work since the last complete save, and costs a restart."""
     interval, work, save, restart = _drawn(rng)

@@ -181,7 +181,7 @@ def _loads(name: str, load_resharded: Any, path: Path, wholes: dict, layout: dic
         yield Call(_loaded, load_resharded, path, layout, rank, gives=gives, name=f"{name}, rank {rank}")
 
 
-@check(MESH, points=1.25)
+@check(MESH, points=1.5)
 def any_mesh_loads_what_another_saved(load_resharded: Any, *, rng: np.random.Generator) -> Iterator[Call]:
     """Every rank of a new mesh gets its rows and columns of each of its tensors, whatever the old mesh was."""
     wholes = _wholes(rng)
@@ -204,7 +204,7 @@ def stages_keep_their_tensors(load_resharded: Any, *, rng: np.random.Generator) 
         yield from _loads(name, load_resharded, path, wholes, new)
 
 
-@check(MESH, points=0.25)
+@check(MESH, points=0.5)
 def only_needed_shards_are_read(load_resharded: Any, *, rng: np.random.Generator) -> Iterator[Call]:
     """A damaged shard stops the ranks that need it, by a CheckpointError that names it, and no others."""
     wholes = _wholes(rng)
