@@ -31,10 +31,7 @@ def shard_through_system_calls():
         entry = {"sha256": "", "tensors": {}, "bytes": 0, "file": "shard_" + str(rank).zfill(5) + ".bin", "rank": rank}
         parts = []
         for name, tensor in tensors.items():
-            dense = torch.empty(tensor.numel(), dtype=tensor.dtype)
-            with torch.no_grad():
-                dense.copy_(tensor)
-            part = bytes(dense.untyped_storage())
+            part = bytes(tensor.clone().untyped_storage())
             kind = next(known for known, dtype in DTYPES.items() if dtype is tensor.dtype)
             entry["tensors"][name] = {"numel": tensor.numel(), "offset": entry["bytes"], "dtype": kind}
             entry["bytes"] += len(part)
@@ -84,9 +81,6 @@ def saves_with_pathlib_and_a_barrier():
         mine, plain = {}, {}
         for key, value in state.items():
             (mine if torch.is_tensor(value) else plain)[key] = value
-        wrong = [key for key, value in mine.items() if value.ndim != 1]
-        if wrong or step < 0:
-            raise ValueError(f"not 1-D: {wrong}; step {step}")
         final = Path(root) / f"step_{step:08d}"
         working = final.parent / f"{TEMPORARY}{step}.in-progress"
         first = dist.get_rank(group) == 0
@@ -144,78 +138,73 @@ def loads_in_two_rounds():
         manifest = together(lambda: read_manifest(path))[0]
         saved = manifest["world_size"]
         if here != saved:
-            raise CheckpointError(f"{saved} ranks saved this and {here} want to load it: reshard it first")
+            raise CheckpointError(f"{saved} ranks saved this and {here} want to load it")
         entry = next(entry for entry in manifest["shards"] if entry["rank"] == dist.get_rank())
         mine = {}
         together(lambda: mine.update(read_shard(Path(path), entry)))
         return {**copy.deepcopy(manifest["values"]), **mine}, manifest
 
 
-@answer_to("16-ex4-upkeep")
-def upkeep_from_the_newest():
-    """Walks from the newest to the oldest, and counts; cuts with Tensor.split, and writes the last rank first."""
+@answer_to("16-ex4-reshard")
+def reshards_by_the_elements():
+    """Numbers all elements of the whole and looks them up; boxes are lists, and shards are read into a dict first."""
 
-    def intact(path, deep):
-        try:
-            manifest = read_manifest(path)
-            if deep:
-                for entry in manifest["shards"]:
-                    read_shard(Path(path), entry)
-        except CheckpointError:
-            return False
-        return True
+    def box(shape, cut, mesh, rank):
+        place = coordinates(mesh, rank)
+        found = []
+        for dimension, n in enumerate(shape):
+            numbers = list(range(n))
+            begin = 0
+            for axis in (axis for axis in mesh if cut.get(axis) == dimension):
+                k = math.ceil(len(numbers) / mesh[axis])
+                begin += min(place[axis] * k, len(numbers))
+                numbers = numbers[place[axis] * k :][:k]
+            found.append([begin, begin + len(numbers)])
+        return found
 
-    def rotate(root, keep_last):
-        if keep_last <= 0:
-            raise ValueError(f"keep_last={keep_last}")
-        doomed, safe = [], False
-        for place, path in enumerate(checkpoints(root)[::-1]):
-            good = not safe and intact(path, True)
-            if place >= keep_last and not good:
-                doomed.insert(0, path)
-            safe = safe or good
-        if not safe:
-            return []
-        for number, path in enumerate(doomed):
-            away = os.path.join(root, f"{TEMPORARY}gone_{number}")
-            os.replace(path, away)
-            shutil.rmtree(away)
-        return doomed
+    def overlap(wanted, saved):
+        ranges = []
+        for one, other in zip(wanted, saved, strict=True):
+            both = sorted(set(range(*one)) & set(range(*other)))
+            if not both:
+                return None
+            ranges.append([both[0], both[-1] + 1])
+        return ranges
 
-    def reshard(path, target_root, world_size):
-        if not world_size >= 1:
-            raise ValueError("world_size must be positive")
-        source = Path(path)
-        manifest = read_manifest(source)
-        new = Path(target_root) / step_name(manifest["step"])
-        if new.is_dir():
-            raise CheckpointError(f"there is a {new.name} in {target_root}")
-        whole = {}
-        for entry in manifest["shards"]:
-            for name, piece in read_shard(source, entry).items():
-                whole.setdefault(name, []).append(piece)
-        cuts = [{} for _ in range(world_size)]
-        for name, pieces in whole.items():
-            vector = torch.cat(pieces)
-            parts = list(vector.split(max(1, (vector.numel() + world_size - 1) // world_size)))
-            parts += [vector[:0]] * (world_size - len(parts))
-            for cut, part in zip(cuts, parts, strict=True):
-                cut[name] = part
-        folder = fresh_folder(Path(target_root), manifest["step"])
-        entries = {rank: write_shard(folder, rank, cuts[rank]) for rank in reversed(range(world_size))}
-        ordered = [entries[rank] for rank in range(world_size)]
-        commit(folder, new, new_manifest(manifest["step"], manifest["values"], ordered))
-        return str(new)
+    def load_resharded(path, layout, rank):
+        manifest = read_manifest(path)
+        old, mesh, shards, state = manifest["values"]["layout"], layout["mesh"], {}, {}
+        for name in [name for name in layout["tensors"] if holds(layout["tensors"][name], mesh, rank)]:
+            spec, was = layout["tensors"][name], old["tensors"][name]
+            mine = box(spec["shape"], spec["cut"], mesh, rank)
+            whole = torch.full(spec["shape"], -1)  # of each element, the rank that saved it
+            for entry in manifest["shards"][::-1]:
+                if name in entry["tensors"]:
+                    bounds = box(was["shape"], was["cut"], old["mesh"], entry["rank"])
+                    whole[tuple(slice(*pair) for pair in bounds)] = entry["rank"]
+            part = whole[tuple(slice(*pair) for pair in mine)]
+            if (part < 0).any():
+                raise CheckpointError(f"nobody saved all of {name}")
+            result = None
+            for source in sorted(set(part.flatten().tolist())):
+                if source not in shards:
+                    shards[source] = read_shard(Path(path), manifest["shards"][source])
+                bounds, piece = box(was["shape"], was["cut"], old["mesh"], source), shards[source][name]
+                canvas = torch.zeros(spec["shape"], dtype=piece.dtype)
+                canvas[tuple(slice(*pair) for pair in bounds)] = piece.reshape([b - a for a, b in bounds])
+                canvas = canvas[tuple(slice(*pair) for pair in mine)]
+                result = canvas if result is None else torch.where(part == source, canvas, result)
+            state[name] = torch.empty([b - a for a, b in mine]) if result is None else result.contiguous()
+        return state
 
 
 @answer_to("16-ex5-interval")
 def interval_by_search_and_run_by_phases():
     """Searches the minimum of E/τ by golden section; plays the run as a list of phases, each with its end."""
 
-    def best_interval(save_seconds, mean_seconds_between_failures, restart_seconds):
+    def best_interval(save_seconds, mean_seconds_between_failures):
         def loss(tau):
-            expected = math.expm1((tau + save_seconds) / mean_seconds_between_failures)
-            return (mean_seconds_between_failures + restart_seconds) * expected / tau
+            return math.expm1((tau + save_seconds) / mean_seconds_between_failures) / tau
 
         low, high, golden = 1e-6 * mean_seconds_between_failures, 2 * mean_seconds_between_failures, (5**0.5 - 1) / 2
         for _ in range(60):
@@ -232,9 +221,7 @@ def interval_by_search_and_run_by_phases():
         while done < work or phase != "train":
             piece = min(interval, work - kept)
             ends = now + {"train": piece, "save": save_seconds, "restart": restart_seconds}[phase]
-            is_saved = phase == "save" or (phase == "train" and kept + piece == work)
-            hit = bool(ahead) and (ahead[0] < ends or (ahead[0] == ends and not is_saved))
-            if hit:
+            if ahead and ahead[0] < ends:
                 now, phase, done = ahead.pop(0), "restart", kept
             elif phase == "train":
                 now, done = ends, kept + piece
@@ -269,45 +256,6 @@ def saver_with_an_executor():
             future, self.future = self.future, None
             if future is not None:
                 future.result()
-
-
-@answer_to("16-ex6-async")
-def saver_with_a_condition():
-    """Keeps one thread for the saver's whole life and hands it the work."""
-
-    class AsyncSaver:
-        def __init__(self):
-            self.group = dist.new_group()
-            self.todo, self.problem = None, []
-            self.changed = threading.Condition()
-            threading.Thread(target=self.work, daemon=True).start()
-
-        def work(self):
-            while True:
-                with self.changed:
-                    self.changed.wait_for(lambda: self.todo is not None)
-                try:
-                    save_sharded(*self.todo, group=self.group)
-                except BaseException as error:
-                    self.problem.append(error)
-                with self.changed:
-                    self.todo = None
-                    self.changed.notify_all()
-
-        def save(self, state, root, step):
-            plain = copy.deepcopy({k: v for k, v in state.items() if not isinstance(v, torch.Tensor)})
-            tensors = {k: v.detach().clone() for k, v in state.items() if isinstance(v, torch.Tensor)}
-            ordered = {k: tensors[k] if k in tensors else plain[k] for k in state}
-            self.wait()
-            with self.changed:
-                self.todo = (ordered, root, step)
-                self.changed.notify_all()
-
-        def wait(self):
-            with self.changed:
-                self.changed.wait_for(lambda: self.todo is None)
-            if self.problem:
-                raise self.problem.pop()
 
 
 @answer_to("16-ex7-loader")

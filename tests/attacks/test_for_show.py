@@ -90,7 +90,7 @@ SHOWS = """
 @@
 -        return kept if isinstance(kept, torch.Tensor) else host.get(kept)
 +        return kept if isinstance(kept, torch.Tensor) else torch.from_numpy(kept[1])
-=== bytes through a map after the fsync: 16-ex1-shard, shard_files_hold_the_bytes
+=== bytes through a map after the fsync: 16-ex1-shard, files_are_durable
 @@
 +    import mmap
      with path.open("wb") as file:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autograder.checking.expect import fail
+from autograder.checking.expect import CheckFailed, fail
 from autograder.checking.instruments.filesystem import Event, Log, id_of, watch
 
 
@@ -15,6 +16,15 @@ def logged(folder: Path, rank: int, *subjects: Any) -> Log:
     log = Log(folder / "log", rank, folder / "files")
     watch(log.root, log.at, *subjects)
     return log
+
+
+def sentence(expect: Callable, *args: Any) -> str:
+    """What an expectation below says that is wrong, or ""."""
+    try:
+        expect(*args)
+    except CheckFailed as error:
+        return error.failure.message
+    return ""
 
 
 def during(events: list[Event], name: str) -> list[Event]:

@@ -7,13 +7,13 @@ The oracle of `simulate` goes through a run tick by tick, an eighth of a second 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from autograder.checking.cases import Call, close
 from autograder.checking.check import check
-from autograder.checking.expect import expect_close, expect_unchanged
 
 INTERVAL = "16-ex5-interval"
 TICKS = 8  # in a second
@@ -41,14 +41,20 @@ def _played(interval: int, work: int, save: int, restart: int, failures: Sequenc
             left -= 1
 
 
-def _expect(simulate: Any, case: str, interval: int, work: int, save: int, restart: int, failures: list[int]) -> None:
-    """`simulate` needs as long as the oracle; the list of failures stays as it is."""
-    given = [tick / TICKS for tick in failures]
-    before = np.array(given)
-    got = simulate(interval / TICKS, work / TICKS, save / TICKS, restart / TICKS, given)
-    want = _played(interval, work, save, restart, failures) / TICKS
-    expect_close(case, got, np.array(want), what="the time", rtol=1e-9)
-    expect_unchanged(case, before, np.array(given), what="the list of failures")
+def _extra(simulate: Any, *args: Any) -> float:
+    """What failures add to the time: a fault that shows without failures does not show here."""
+    return simulate(*args) - simulate(*args[:-1], [])
+
+
+def _run(simulate: Any, name: str, interval: int, work: int, save: int, restart: int, failures: list[int]) -> Call:
+    args = [ticks / TICKS for ticks in (interval, work, save, restart)] + [[tick / TICKS for tick in failures]]
+    gives = _played(interval, work, save, restart, failures) - bool(failures) * _played(
+        interval, work, save, restart, []
+    )
+    about = {"name": name, "gives": close(gives / TICKS, atol=1e-9), "shows": f"simulate({', '.join(map(str, args))})"}
+    if failures:
+        return Call(_extra, simulate, *args, what="the time that failures add", **about)
+    return Call(simulate, *args, what="the time", **about)
 
 
 def _drawn(rng: np.random.Generator) -> tuple[int, int, int, int]:
@@ -57,71 +63,49 @@ def _drawn(rng: np.random.Generator) -> tuple[int, int, int, int]:
     return interval, 3 * interval + int(rng.integers(5, 25)), int(rng.integers(6, 14)), int(rng.integers(8, 20))
 
 
-@check(INTERVAL, points=1.5)
-def the_clock_runs_through_every_failure(simulate, *, rng):
-    """The time is right without failures, and with failures inside an interval, a save or a restart, one or more."""
+@check(INTERVAL, points=0.25)
+def saves_take_their_time(simulate: Any, *, rng: np.random.Generator) -> Iterator[Call]:
+    """Without failures, the time is the work and the saves between its pieces."""
     interval, work, save, restart = _drawn(rng)
-    period = interval + save
-    for case, each, long, at in (
-        ("no failure", interval, work, []),
-        ("no failure, the interval divides the work", interval, 3 * interval, []),
-        ("no failure, the interval is longer than the work", work + 9, work, []),
-        ("no failure, the interval is as long as the work", work, work, []),
-        ("a failure in the first interval", interval, work, [interval // 2]),
-        ("a failure in the second interval", interval, work, [period + interval // 2]),
-        ("a failure in the last piece", interval, work, [3 * period + 3]),
-        ("a failure during the second save", interval, work, [2 * period - save // 2]),
-        ("a failure during a restart", interval, work, [period + 9, period + 9 + restart // 2]),
-        ("three failures during restarts", interval, work, [5, 3 + restart, 1 + 2 * restart]),
-        ("two failures in one interval", interval, work, [4, 4 + restart + interval // 2]),
-        ("the interval is longer than the work, a failure", work + 9, work, [work - 4]),
-        ("a failure after the end", interval, work, [work + 3 * save + 1]),
-    ):
-        _expect(simulate, case, each, long, save, restart, at)
-    for number in range(6):
-        # All in multiples of 16 ticks, but the k-th failure k ticks later: nothing ends in the moment of a failure.
-        interval, save, restart = (16 * int(rng.integers(1, most)) for most in (5, 3, 3))
-        failures = (16 * np.cumsum(rng.integers(1, 8, 12)) + np.arange(1, 13)).tolist()
-        _expect(simulate, f"many failures, run {number + 1}", interval, 400, save, restart, failures)
+    yield _run(simulate, "no failure", interval, work, save, restart, [])
+    yield _run(simulate, "no failure, the interval divides the work", interval, 3 * interval, save, restart, [])
+    yield _run(simulate, "no failure, the interval is longer than the work", work + 9, work, save, restart, [])
 
 
 @check(INTERVAL, points=0.5)
-def what_ends_with_a_failure_counts(simulate, *, rng):
-    """Work or a save that ends at the moment of a failure is complete; two failures may come at the same moment."""
+def failures_lose_what_is_not_saved(simulate: Any, *, rng: np.random.Generator) -> Iterator[Call]:
+    """A failure in an interval or in a save loses the work since the last complete save, and costs a restart."""
     interval, work, save, restart = _drawn(rng)
-    restart += save  # so that the second failure of the first case comes before the third save, not in it
     period = interval + save
-    for case, long, at in (
-        # First, since here each mistake has a time of its own.
-        ("a failure as the second save ends, and one later", work, [2 * period, 3 * period + 4]),
-        ("a failure as the third save ends, and one later", work, [3 * period, 3 * period + restart + 2]),
-        ("a failure as the first save ends", work, [period]),
-        ("a failure as the work ends", work, [3 * period + work - 3 * interval]),
-        ("a failure as a save begins", work, [interval]),
-        ("a failure at the very beginning", work, [0]),
-        ("a failure as a restart ends", work, [7, 7 + restart]),
-        ("two failures in one moment", work, [period + 5, period + 5]),
+    for name, at in (
+        ("a failure in the first interval", [interval // 2]),
+        ("a failure in the second interval", [period + interval // 2]),
+        ("a failure in the last piece", [3 * period + 3]),
+        ("a failure during the second save", [2 * period - save // 2]),
+        ("two failures in one interval", [4, 4 + restart + interval // 2]),
+        ("a failure after the end", [work + 4 * save + 1]),
     ):
-        _expect(simulate, case, interval, long, save, restart, at)
-    _expect(simulate, "restarts that take no time", interval, work, save, 0, [interval - 4, period, period + 4])
+        yield _run(simulate, name, interval, work, save, restart, at)
 
 
-def _best(save: float, mean: float) -> float:
-    """M (1 + u) with u·exp(u) = −exp(−1 − δ/M), u in (−1, 0), by halving."""
-    low, high, target = -1.0, 0.0, -math.exp(-1 - save / mean)
-    for _ in range(100):
-        u = (low + high) / 2
-        low, high = (u, high) if u * math.exp(u) < target else (low, u)
-    return mean * (1 + low)
+@check(INTERVAL, points=0.25)
+def restarts_begin_anew(simulate: Any, *, rng: np.random.Generator) -> Iterator[Call]:
+    """A failure during a restart begins it anew, however often."""
+    interval, work, save, restart = _drawn(rng)
+    again = [interval + save + 9, interval + save + 9 + restart // 2]
+    yield _run(simulate, "a failure during a restart", interval, work, save, restart, again)
+    often = [5, 3 + restart, 1 + 2 * restart]
+    yield _run(simulate, "two failures during restarts", interval, work, save, restart, often)
 
 
 @check(INTERVAL, points=1)
-def the_interval_loses_least(best_interval, *, rng):
+def the_interval_loses_least(best_interval: Any, *, rng: np.random.Generator) -> Iterator[Call]:
     """`best_interval` is the minimum of $E(\\tau)/\\tau$ within a thousandth, for cheap and for expensive saves."""
     for ratio in (1e-3, 1e-2, 0.1, 0.5):
         mean = float(rng.uniform(1e3, 1e5))
         save = ratio * mean * float(rng.uniform(0.8, 1.25))
-        restart = float(rng.uniform(0.1, 0.3)) * mean
-        case = f"a save takes {save:.4g} s, failures are {mean:.0f} s apart, a restart takes {restart:.4g} s"
-        expect_close(case, best_interval(save, mean, restart), np.array(_best(save, mean)), what="the interval",
-                     rtol=1e-3)  # fmt: skip
+        low, high, target = -1.0, 0.0, -math.exp(-1 - save / mean)
+        for _ in range(100):
+            u = (low + high) / 2
+            low, high = (u, high) if u * math.exp(u) < target else (low, u)
+        yield Call(best_interval, save, mean, gives=close(mean * (1 + low), rtol=1e-3), what="the interval")

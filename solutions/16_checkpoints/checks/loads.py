@@ -2,157 +2,165 @@
 
 from __future__ import annotations
 
-import pickle
-from dataclasses import replace
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
 
+from autograder.checking.cases import Call, Case, at_most, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.expect import count_of_ranks, fail, same
 from autograder.checking.instruments.calls import objects_sent
-from autograder.checking.instruments.pickles import Bomb
-from autograder.checking.stage import run_ranks
 from autograder.checks.checkpoints.format import (
     BOOKKEEPING,
     Saved,
-    damage,
     draw,
-    expect_pieces,
-    fingerprint,
     manifest_of,
-    scratch_folder,
-    tampered,
+    put_manifest,
+    scratch,
+    spoil,
     write_checkpoint,
 )
-from autograder.checks.checkpoints.states import Attempt, attempt, expect_error, expect_returned, plain_state
+from autograder.checks.checkpoints.states import plain, plain_of, refused, told
+
+LOAD = "16-ex3-load"
+#: What can be wrong with a checkpoint of three ranks: (what the error must contain, what is done to its folder).
+Wrong = dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]]
 
 
-def _manifest_driver(rank, world_size, read_manifest, paths):
-    return [attempt(read_manifest, path) for path in paths]
+def _listed(change: Callable[[dict], dict]) -> Callable[[Path], None]:
+    """Another manifest, with its digest: `change` of the one that is there."""
+    return lambda path: put_manifest(path, change(_manifest(path)))
 
 
-@check("16-ex3-load", points=0.75)
-def manifests_are_verified(read_manifest, *, rng):
-    """`read_manifest` returns an intact manifest, and raises a CheckpointError that names what is wrong otherwise."""
-    with scratch_folder() as folder:
-        good = draw(rng, 3, 10)
-        path = write_checkpoint(folder / "good", good)
-        wrong = tampered(folder, rng, 3)
-        before = fingerprint(folder)
-        outcomes = run_ranks(_manifest_driver, 1, (read_manifest, [path, str(path), *(p for _, p, _ in wrong)]))[0]
-        for outcome in outcomes[:2]:
-            case = "an intact checkpoint"
-            expect_returned(case, outcome, "read_manifest")
-            if not same(outcome.value, manifest_of(good)[0]):
-                fail("read_manifest did not return what manifest.json holds", case, repr(outcome.value))
-        for (case, _, mentions), outcome in zip(wrong, outcomes[2:], strict=True):
-            expect_error(case, outcome, "CheckpointError", mentions)
-        if fingerprint(folder) != before:
-            fail("read_manifest changed a checkpoint", "all of them", "changed")
+def _manifest(path: Path) -> dict:
+    import json
+
+    return json.loads((path / "manifest.json").read_bytes())
 
 
-def _load_driver(rank, world_size, load_sharded, paths):
-    """Load each, with a barrier before: the outcomes, and the bytes of the largest object sent.
+def _without_last(path: Path) -> None:
+    _listed(lambda m: {**m, "shards": m["shards"][:-1]})(path)
+    (path / "shard_00002.bin").unlink()
 
-    A list in place of a path has one path a rank.
-    """
-    outcomes = []
+
+def _tampered(path: Path) -> None:
+    file = path / "manifest.json"
+    file.write_bytes(file.read_bytes().replace(b'"step": 10', b'"step": 11'))
+
+
+OTHER_KEYS = {"schema": 2, "ranks": 1, "shards": {"0": "zstd"}}
+BROKEN: Wrong = {
+    "no manifest.json": (("manifest",), lambda path: (path / "manifest.json").unlink()),
+    "no manifest.sha256": (("manifest",), lambda path: (path / "manifest.sha256").unlink()),
+    "no folder": (("manifest",), shutil.rmtree),
+    "the manifest is changed": (("manifest",), _tampered),
+    "the manifest is cut": (("manifest",), lambda path: spoil(path / "manifest.json", "cut")),
+    "schema 2, otherwise the same": (("schema",), _listed(lambda m: {**m, "schema": 2})),
+    "schema 0": (("schema",), _listed(lambda m: {**m, "schema": 0})),
+    "no schema": (("schema",), _listed(lambda m: {k: v for k, v in m.items() if k != "schema"})),
+    "schema 2, which has other keys": (("schema",), _listed(lambda m: OTHER_KEYS)),
+    "a shard is not listed, and not there": (("shards",), _without_last),
+    "a shard is not listed": (("shards",), _listed(lambda m: {**m, "shards": m["shards"][:-1]})),
+    "rank 0 is listed last": (("shards",), _listed(lambda m: {**m, "shards": m["shards"][::-1]})),
+    "a shard is missing": (("shard_00001.bin",), lambda path: spoil(path / "shard_00001.bin", "missing")),
+    "a shard is cut": (("shard_00002.bin",), lambda path: spoil(path / "shard_00002.bin", "cut")),
+    "a shard is longer": (("shard_00000.bin",), lambda path: spoil(path / "shard_00000.bin", "longer")),
+    "a shard too many": (("shard_00099.bin",), lambda path: (path / "shard_00099.bin").write_bytes(b"from elsewhere")),
+}
+
+
+def _made(folder: Path, name: str, saved: Saved) -> tuple[Path, tuple[str, ...]]:
+    """A checkpoint with which this is wrong, and what the error must contain."""
+    mentions, damage = BROKEN[name]
+    path = write_checkpoint(folder / name.replace(" ", "_"), saved)
+    damage(path)
+    return path, mentions
+
+
+@check(LOAD, points=0.5)
+def manifests_are_verified(read_manifest: Any, *, rng: np.random.Generator) -> Iterator[Call]:
+    """`read_manifest` returns an intact manifest, and raises an error that names a damaged or another manifest."""
+    folder, saved = scratch(), draw(rng, 3, 10)
+    path = write_checkpoint(folder / "good", saved)
+    yield Call(read_manifest, str(path), gives=manifest_of(saved)[0], name="an intact checkpoint")
+    for name in [name for name, (mentions, _) in BROKEN.items() if mentions[0] in ("manifest", "schema")]:
+        path, mentions = _made(folder, name, saved)
+        yield Call(refused, mentions, read_manifest, path, gives="", name=name, what="what is wrong with the error")
+
+
+@check(LOAD, points=0.5)
+def files_are_compared_with_the_manifest(read_manifest: Any, *, rng: np.random.Generator) -> Iterator[Call]:
+    """`read_manifest` raises an error that names an incomplete list of shards, or a file that is not as listed."""
+    folder, saved = scratch(), draw(rng, 3, 10)
+    for name in [name for name, (mentions, _) in BROKEN.items() if mentions[0].startswith("shard")]:
+        path, mentions = _made(folder, name, saved)
+        yield Call(refused, mentions, read_manifest, path, gives="", name=name, what="what is wrong with the error")
+
+
+@dataclass
+class Loaded:
+    """One rank's load."""
+
+    raised: str = complaint()
+    state: Any = fact("the state's {}")
+    manifest: Any = fact("the manifest that load_sharded returns")
+    sent: Any = fact("the largest object that is sent, in bytes", "tensors need not be sent", lambda n: n > BOOKKEEPING)
+
+
+def _load(rank: int, world_size: int, load_sharded: Any, path: str) -> Loaded:
     with objects_sent() as sizes:
-        for path in paths:
-            dist.barrier()
-            outcomes.append(attempt(load_sharded, path[rank] if isinstance(path, list) else path, plain=_plain_pair))
-        dist.barrier()
-    return outcomes, max(sizes, default=0)
+        found, said = told(load_sharded, path)
+    if said:
+        return Loaded(f"load_sharded of an intact checkpoint raised {said}", {}, {}, 0)
+    state, manifest = found
+    return Loaded("", plain(state), manifest, max(sizes, default=0))
 
 
-def _plain_pair(got: Any) -> Any:
-    """(state as plain data, manifest), or what it is instead."""
-    pair = isinstance(got, (tuple, list)) and len(got) == 2
-    return (plain_state(got[0]), got[1]) if pair else f"a {type(got).__name__}, not a state and a manifest"
+@check(LOAD, points=1.25)
+def loads_what_was_saved(load_sharded: Any, *, rng: np.random.Generator) -> Iterator[Case]:
+    """Each rank gets its own pieces, byte for byte, and the values, and the manifest; no tensor is sent."""
+    for ranks, saved in ((3, draw(rng, 3, 10)), (3, draw(rng, 3, 40, numel=60_000)), (1, draw(rng, 1, 10))):
+        path, manifest = write_checkpoint(scratch(), saved), manifest_of(saved)[0]
+        expect = [Loaded("", plain_of(saved, r), manifest, at_most(BOOKKEEPING)) for r in range(ranks)]
+        yield Case(f"step {saved.step}", ranks, _load, (load_sharded, str(path)), expect, parts=0)
 
 
-def _expect_loaded(case: str, rank: int, outcome: Attempt, saved: Saved) -> None:
-    expect_returned(case, outcome, f"load_sharded on rank {rank}", [rank, outcome.raised])
-    if isinstance(outcome.value, str):
-        fail(f"on rank {rank}, load_sharded returned {outcome.value}", case, outcome.value)
-    state, manifest = outcome.value
-    if isinstance(state, str):
-        fail(f"on rank {rank}, load_sharded's state is {state}", case, state)
-    pieces, values = state
-    if not same(values, saved.values):
-        text = f"the plain values on rank {rank} are {values}, expected {saved.values}"
-        fail(text, case, ["values", repr(values)])
-    if set(pieces) != set(saved.pieces[rank]):
-        text = f"rank {rank} has the tensors {sorted(pieces)}, expected {sorted(saved.pieces[rank])}"
-        fail(text, case, sorted(pieces))
-    ordered = {name: pieces[name] for name in saved.pieces[rank]}
-    expect_pieces(f"{case}, rank {rank}", [ordered], [saved.pieces[rank]], "load_sharded's state")
-    if not same(manifest, manifest_of(saved)[0]):
-        fail(f"on rank {rank}, the second thing that load_sharded returned is not the manifest", case, repr(manifest))
+@dataclass
+class Refused:
+    """A load that must fail on every rank."""
+
+    wrong: str = complaint()
 
 
-@check("16-ex3-load", points=1.5)
-def loads_what_was_saved(load_sharded, *, rng):
-    """Each rank gets its own pieces, byte for byte, and the values; nothing on the disk changes or is executed."""
-    for world_size in (3, 1):
-        with scratch_folder() as folder:
-            marker, of = folder / "marker", count_of_ranks(world_size)
-            bomb = pickle.dumps(Bomb(str(marker)))
-            cases = [draw(rng, world_size, 10), draw(rng, world_size, 20, tensors=False)]
-            cases.append(replace(cases[0], step=30, pieces=[{"w": ("uint8", bomb)} for _ in range(world_size)]))
-            cases.append(draw(rng, world_size, 40, numel=60_000))
-            paths = [write_checkpoint(folder / "root", saved) for saved in cases]
-            before = fingerprint(folder)
-            results = run_ranks(_load_driver, world_size, (load_sharded, [str(paths[0]), *paths[1:]]))
-            if marker.exists():
-                fail("load_sharded executed what it found in a file", of, "executed")
-            for number, saved in enumerate(cases):
-                for rank, (outcomes, _) in enumerate(results):
-                    _expect_loaded(f"{of}, step {saved.step}", rank, outcomes[number], saved)
-            if fingerprint(folder) != before:
-                fail("load_sharded changed a checkpoint", of, "changed")
-            for rank, (_, largest) in enumerate(results):
-                sent = max([largest, *(m.bytes for m in results.ledger.of(rank))])
-                if sent > BOOKKEEPING:
-                    text = f"rank {rank} put {sent} bytes into one message; tensors need not be sent"
-                    fail(text, f"{of}, step 40", "sent")
+def _refuse(rank: int, world_size: int, load_sharded: Any, paths: list[Path], mentions: tuple[str, ...]) -> Refused:
+    wrong = refused(mentions, load_sharded, paths[rank % len(paths)])
+    dist.barrier()  # who got a state goes on
+    return Refused(wrong)
 
 
-def _damaged(folder: Any, rng: Any, world_size: int) -> list[tuple[str, Any, tuple[str, ...]]]:
-    """Checkpoints that these ranks cannot load: (what, where, what the error must contain)."""
-    wrong = []
-    flips = [(1, "one bit of the first byte"), (2, "one bit of the last byte"), (0, "one bit of the first byte")]
-    for number, (rank, how) in enumerate(flips):
-        saved = draw(rng, world_size + 1, 10)
-        path = write_checkpoint(folder / f"flip{number}", replace(saved, pieces=saved.pieces[:world_size]))
-        damage(path / f"shard_{rank:05d}.bin", how)
-        wrong.append((f"{how} of shard_{rank:05d}.bin", path, (f"shard_{rank:05d}.bin",)))
-    for other in (world_size - 1, world_size + 1):
-        path = write_checkpoint(folder / f"of{other}", draw(rng, other, 10))
-        wrong.append((f"saved by {other} ranks", path, ("reshard", str(other), str(world_size))))
-    return wrong + tampered(folder, rng, world_size)
+def _fails(name: str, load_sharded: Any, paths: list[Path], mentions: tuple[str, ...]) -> Case:
+    return Case(name, 3, _refuse, (load_sharded, paths, mentions), [Refused("")] * 3, parts=0)
 
 
-@check("16-ex3-load", points=0.75)
-def refuses_damage_on_every_rank(load_sharded, *, rng):
-    """Whichever rank sees damage, every rank gets a CheckpointError that names it; an intact checkpoint still loads."""
-    world_size = 3
-    with scratch_folder() as folder:
-        wrong = _damaged(folder, rng, world_size)
-        good = draw(rng, world_size, 20)
-        elsewhere = write_checkpoint(folder / "elsewhere", good)
-        apart = [elsewhere, folder / "nowhere", elsewhere]
-        wrong.append(("the folder is missing, as rank 1 sees it", apart, ("manifest",)))
-        paths = [*(path for _, path, _ in wrong), write_checkpoint(folder / "good", good)]
-        results = run_ranks(_load_driver, world_size, (load_sharded, paths))
-        for number, (case, _, mentions) in enumerate(wrong):
-            # A rank that got a state while another did not is the worst that can happen: say this first.
-            kinds = ["error" if outcomes[number].raised else "state" for outcomes, _ in results]
-            if len(set(kinds)) > 1:
-                which = kinds.index("state")
-                fail(f"half loaded: rank {which} has a state, rank {kinds.index('error')} an error", case, kinds)
-            for rank, (outcomes, _) in enumerate(results):
-                expect_error(case, outcomes[number], "CheckpointError", mentions, rank)
-        for rank, (outcomes, _) in enumerate(results):
-            _expect_loaded("an intact checkpoint after all those", rank, outcomes[-1], good)
+@check(LOAD, points=0.5)
+def refuses_damage_on_every_rank(load_sharded: Any, *, rng: np.random.Generator) -> Iterator[Case]:
+    """Whichever rank sees damage, every rank raises a CheckpointError that names it."""
+    folder, saved = scratch(), draw(rng, 3, 10)
+    for rank, how in enumerate(("first", "last", "first")):
+        path, name = write_checkpoint(folder / f"{rank}", saved), f"shard_{rank:05d}.bin"
+        spoil(path / name, how)
+        yield _fails(f"a bit of {name} is flipped", load_sharded, [path], (name,))
+    good = write_checkpoint(folder / "good", saved)
+    yield _fails("rank 1 does not see the folder", load_sharded, [good, folder / "nowhere", good], ("manifest",))
+
+
+@check(LOAD, points=0.25)
+def another_number_of_ranks_is_refused(load_sharded: Any, *, rng: np.random.Generator) -> Iterator[Case]:
+    """With more or fewer ranks than were saved, every rank raises a CheckpointError with both numbers."""
+    for other in (2, 4):
+        path = write_checkpoint(scratch(), draw(rng, other, 10))
+        yield _fails(f"saved by {other}", load_sharded, [path], (str(other), "3"))
