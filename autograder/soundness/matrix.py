@@ -33,7 +33,6 @@ SHARED = {
     "each_bucket_has_one_all_reduce": "the buckets that are waited for count messages as well",
     "lost_examples_are_caught": "workers that hold the same examples hide averaged updates, too",
     "a_hopeless_run_is_given_up": "it is the guard that gives up, and has a check of its own",
-    "leftovers_of_a_killed_save_are_cleared": "a save that fails leaves the same things behind",
     "a_killed_save_leaves_the_last_checkpoint": "it kills what the check of the commit watches",
 }
 
