@@ -1018,3 +1018,80 @@ def test_a_working_folder_that_is_gone_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "start", lambda *_: os.path.abspath("x"))  # as a new server does
     with pytest.raises(ValueError, match="the working folder is gone"):
         ranks.run(all_reduced_rank, 2)
+
+
+SCRIPT = """
+import sys
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from beside import TWO
+
+
+@dataclass
+class Sum:
+    value: float
+
+
+def worker(rank, world_size, scale="1"):
+    x = torch.full((2,), float(rank))
+    dist.all_reduce(x)
+    return Sum(x[0].item() * float(scale) * TWO)
+
+
+def hangs(rank, world_size):
+    if rank:
+        dist.barrier()
+
+
+def raises(rank, world_size):
+    raise KeyError(rank)
+
+
+if __name__ == "__main__":
+    sys.exit("another launcher's")
+"""
+
+
+def commanded(folder, *arguments):
+    """`python -m ranks` with these arguments, in this folder: exit status, lines of output, lines of errors."""
+    (folder / "script.py").write_text(SCRIPT)
+    (folder / "beside.py").write_text("TWO = 2\n")
+    command = [sys.executable, "-m", "ranks", *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, timeout=900)
+    return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+
+
+def test_the_command_runs_a_worker_of_a_file(tmp_path):
+    at = f"{tmp_path.name}/script.py:worker"
+    code, lines, errors = commanded(tmp_path, at, "-n", "3", "10", "--timeline", f"{tmp_path}/drawn.svg")
+    assert (code, errors) == (0, []), errors
+    assert lines[0].split()[:2] == ["rank", "call"] and len(lines) == 1 + 3 + 3
+    assert lines[-3:] == [f"rank {rank} returned Sum(value=60.0)" for rank in range(3)]
+    assert "<svg" in (tmp_path / "drawn.svg").read_text()
+
+
+def test_the_command_explains_a_hang_and_an_exception_and_exits_with_1(tmp_path):
+    at = f"{tmp_path.name}/script.py"
+    code, lines, errors = commanded(tmp_path, f"{at}:hangs", "-n", "2", "--timeline", f"{tmp_path}/hang.png")
+    assert (code, lines, errors[0]) == (1, [], "rank 1 waits forever") and (tmp_path / "hang.png").is_file()
+    code, lines, errors = commanded(tmp_path, f"{at}:raises", "-n", "1")
+    assert (code, lines, errors[0]) == (1, [], "rank 0 raised KeyError: 0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["{at}"], "there is no Python file ''"),
+        (["nowhere.py:worker"], "there is no Python file 'nowhere.py'"),
+        (["{at}:none"], "script.py has no function 'none'"),
+        (["{at}:worker", "-n", "0"], "world_size must be a whole number of ranks"),
+        (["{at}:worker", "-n", "1", "--timeline", "nowhere/x.png"], "No such file or directory"),
+    ],
+)
+def test_the_command_says_in_one_line_why_it_runs_nothing(tmp_path, arguments, says):
+    code, _, errors = commanded(tmp_path, *(one.format(at=f"{tmp_path.name}/script.py") for one in arguments))
+    assert code == 2 and len(errors) == 1 and errors[0].startswith("ranks: ") and says in errors[0], errors
