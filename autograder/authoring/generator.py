@@ -105,7 +105,7 @@ def _write(root: Path, lesson: str, texts: dict[str, str], folders: Iterable[str
 def refuse_lesson(root: Path, lesson: str) -> None:
     """ValueError, in one line, for a name that no new lesson of the repository in `root` can have."""
     match = _LESSON.fullmatch(lesson)
-    if not match or keyword.iskeyword(match["topic"]):
+    if not match:
         raise ValueError(
             f"{lesson!r} is not a lesson's name: write two digits and a topic in small letters, 18_routing"
         )
@@ -114,8 +114,6 @@ def refuse_lesson(root: Path, lesson: str) -> None:
     for other in notebook.lessons(root / "solutions"):
         if other.startswith(f"{match['number']}_"):
             raise ValueError(f"the number {match['number']} is taken: {other}")
-        if other.split("_", 1)[1] == match["topic"]:
-            raise ValueError(f"the topic {match['topic']} is taken: {other}")
     for name in (f"solutions/{lesson}", f"book/{lesson}.md", f"notebooks/{lesson}"):
         if (root / name).exists():
             raise ValueError(f"{name} exists, though there is no lesson {lesson}: move it away first")

@@ -102,8 +102,8 @@ class Check:
         return any(isinstance(node, ast.Name) and node.id == "rng" for node in ast.walk(tree))
 
     @property
-    def topic(self) -> str:
-        """The topic of the lesson in whose checks it stands: "zero1" for one in `autograder.checks.zero1.step`."""
+    def lesson(self) -> str:
+        """The lesson in whose checks it stands: "08_zero1" for one in `autograder.checks.08_zero1.checks.step`."""
         return self.run.__module__.removeprefix("autograder.checks.").split(".")[0]
 
     @property

@@ -1,7 +1,7 @@
-"""The lessons' checks: `autograder.checks.TOPIC` is `solutions/NN_topic/checks/`, or `checks.py` in that folder.
+"""The lessons' checks: `solutions/08_zero1/checks/step.py` is the module `autograder.checks.08_zero1.checks.step`.
 
-A lesson's folder cannot be a package, because its name begins with a digit. So this package finds the checks in it.
-What a check is: see `autograder.checking.check`.
+A statement cannot name such a module, because a lesson's name begins with a digit. Within a lesson, imports are
+relative; others ask `module`. What a check is: see `autograder.checking.check`.
 
 A test cell tries the checks of its exercise with one line, which is made from them (`autograder.properties`)::
 
@@ -12,33 +12,19 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import sys
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_file_location
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from autograder.answers import answer
 from autograder.checking.check import REGISTERED, Check
 from autograder.lessons import notebook
 
-_SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
+__path__.append(str(notebook.SOLUTIONS))
 
 
-class _Finder:
-    """Finds the checks of a lesson; Python itself finds the modules in a package of them."""
-
-    @staticmethod
-    def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        package, _, topic = name.rpartition(".")
-        for folder in _SOLUTIONS.glob(f"[0-9][0-9]_{topic}") if package == __name__ else ():
-            places = {folder / "checks" / "__init__.py": [str(folder / "checks")], folder / "checks.py": None}
-            for place in filter(Path.is_file, places):
-                return spec_from_file_location(name, place, submodule_search_locations=places[place])
-        return None
-
-
-sys.meta_path.append(_Finder)
+def module(lesson: str, name: str = "") -> ModuleType:
+    """The package of a lesson's checks, or its module of this name; also a lesson's one module of checks."""
+    return importlib.import_module(f"{__name__}.{lesson}.checks.{name}".rstrip("."))
 
 
 def of_exercise(exercise: str) -> list[Check]:
@@ -47,11 +33,11 @@ def of_exercise(exercise: str) -> list[Check]:
     Imports all checks of its lesson. ValueError, in one line with file and line, for checks that cannot be imported.
     """
     try:
-        topic = notebook.lesson_of(exercise).split("_", 1)[1]
+        lesson = notebook.lesson_of(exercise)
     except notebook.UnknownLessonError:
         return []
-    _load(topic)
-    own = [one for one in REGISTERED.values() if one.exercise == exercise and one.topic == topic]
+    _load(lesson)
+    own = [one for one in REGISTERED.values() if one.exercise == exercise and one.lesson == lesson]
     return sorted(own, key=lambda one: one.position)
 
 
@@ -59,10 +45,10 @@ def refuse_checks_of_nothing(lesson: str) -> None:
     """ValueError, in one line with file and line, for a check of no exercise of its lesson: nothing would call it."""
     from autograder.lessons.course_settings import did_you_mean
 
-    exercises, topic = answer.solutions(lesson), lesson.split("_", 1)[1]
-    _load(topic)
+    exercises = answer.solutions(lesson)
+    _load(lesson)
     for one in REGISTERED.values():
-        if one.topic == topic and one.exercise not in exercises:
+        if one.lesson == lesson and one.exercise not in exercises:
             meant = did_you_mean(one.exercise, exercises) or ": it has none"
             raise ValueError(f"{one.place}: {one.name} is a check of {one.exercise}, no exercise of {lesson}{meant}")
 
@@ -83,14 +69,13 @@ def try_exercise(exercise: str, only: str = "", /, **functions: Any) -> None:
         one.run(*(functions[name] for name in one.parameters))
 
 
-def _load(topic: str) -> None:
-    """Import a lesson's checks, so that they register."""
-    name = f"{__name__}.{topic}"
+def _load(lesson: str) -> None:
+    """Import a lesson's checks, so that they register; a lesson may have none."""
+    package = f"{__name__}.{lesson}"
     try:
-        package = importlib.import_module(name)
-        for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
-            importlib.import_module(f"{name}.{module.name}")
+        for one in pkgutil.iter_modules(getattr(module(lesson), "__path__", ())):
+            module(lesson, one.name)
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == name:
-            return  # a lesson without checks
-        raise ValueError(notebook.fault_of(error, _SOLUTIONS)) from error
+        if isinstance(error, ModuleNotFoundError) and error.name in (package, f"{package}.checks"):
+            return
+        raise ValueError(notebook.fault_of(error, notebook.SOLUTIONS)) from error

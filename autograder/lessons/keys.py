@@ -35,8 +35,8 @@ SOUNDNESS = ("autograder/soundness", "autograder/grading")
 _LESSON = re.compile(r"""["'](\d\d_[a-z0-9_]+)["']""")
 #: A file of the repository, as in `notebook.ROOT / "benchmarks" / "measured" / "h100_ddp_trace.json"`.
 _FILE = re.compile(r"""notebook\.ROOT((?: / ["'][\w.-]+["'])+)""")
-#: What cells import of the grader besides `autograder.lessons`, and the topic of a lesson whose checks they take.
-_GRADER = re.compile(r"^\s*(?:from|import)\s+autograder\.(?!lessons\b)(?:checks\.(?P<topic>\w+))?", re.MULTILINE)
+#: That cells import something of the grader besides `autograder.lessons`.
+_GRADER = re.compile(r"^\s*(?:from|import)\s+autograder\.(?!lessons\b)", re.MULTILINE)
 _CELL = re.compile(r"^```\{code-cell\}.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -56,12 +56,11 @@ def of_chapter(chapter: Path) -> str:
     If cells import checks or known answers, also those of these lessons, and the code that all lessons share.
     """
     cells = "".join(_CELL.findall(chapter.read_text(encoding="utf-8")))
-    topics = {match["topic"] for match in _GRADER.finditer(cells)}
     named = set(_LESSON.findall(cells))
-    used = [one for one in notebook.lessons() if one in named or one.partition("_")[2] in topics]
+    used = [one for one in notebook.lessons() if one in named]
     places = [place for lesson in used for place in _solution(lesson)]
     places += [notebook.ROOT.joinpath(*re.findall(r"[\w.-]+", path)) for path in _FILE.findall(cells)]
-    if topics:
+    if _GRADER.search(cells):
         places += [notebook.ROOT / name for name in SHARED]
         places += [place for lesson in used for place in _own_code(lesson, verdicts=True)]
     return digest([notebook.ROOT / "ranks", notebook.ROOT / "autograder" / "lessons" / "notebook.py", *places])

@@ -20,8 +20,10 @@ import torch.distributed as dist
 
 import ranks
 from autograder.checking.instruments.filesystem import Log, path_of, read_log, watch
-from autograder.checks.checkpoints.format import scratch_folder
+from autograder.checks import module
 from autograder.lessons import notebook
+
+scratch_folder = module("16_checkpoints", "format").scratch_folder
 
 CAPTION = "A crash at any moment of a save"
 RANKS, OLD = 2, "step_00000010"

@@ -18,8 +18,10 @@ import torch
 import torch.distributed as dist
 
 import ranks
-from autograder.checks.capstone.finding import RECORDER
+from autograder.checks import module
 from autograder.lessons import notebook
+
+RECORDER = module("17_capstone", "finding").RECORDER
 
 CAPTION = "Six recorded runs, each with a fault, under eight detectors"
 RANKS, SEED, STEPS = 4, 0, 20

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autograder import checks
 from autograder.checking import check
-from autograder.checks.context import ring
 from autograder.grading.jail import handles, record_methods
 from autograder.lessons.notebook import natural
 from tests.helpers.modules import import_checks
+
+ring = checks.module("13_context", "ring")
 
 #: What these are called with runs where the submission does.
 SENDERS = ("call_inside", "run_ranks", "run_recorded", "Case", "Call")

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import ranks
+from autograder import checks
 from autograder.checking import check
 from autograder.lessons import notebook
 
@@ -24,7 +25,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 #: Checks of something besides the numbers: what is refused, and what is not.
 NOT_OF_NUMBERS = {"a_stage_refuses_what_makes_no_sense"}
-TOPICS = [lesson.split("_", 1)[1] for lesson in notebook.lessons()]
 
 
 class OnRanksError(BaseException):
@@ -68,20 +68,18 @@ def spoiling(function: Any, number: float, count: list[int]) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("topic", TOPICS)
-def test_spoiled_arguments_do_not_make_spoiled_results_right(topic, monkeypatch):
+@pytest.mark.parametrize("lesson", notebook.lessons())
+def test_spoiled_arguments_do_not_make_spoiled_results_right(lesson, monkeypatch):
     def refuse(*_: Any, **__: Any) -> None:
         raise OnRanksError
 
     monkeypatch.setattr(ranks, "run", refuse)
-    package = f"autograder.checks.{topic}"
-    importlib.import_module(package)
+    package = checks.module(lesson).__name__
     passed = []
-    for (module, name), declared in list(check.REGISTERED.items()):
+    for module, name in list(check.REGISTERED.items()):
         if module != package and not module.startswith(f"{package}."):
             continue
         body = inspect.unwrap(getattr(importlib.import_module(module), name))
-        lesson = next(one for one in notebook.lessons() if one[:2] == declared.exercise[:2])
         space = notebook.functions(lesson)
         names = [p.name for p in inspect.signature(body).parameters.values() if p.kind is not p.KEYWORD_ONLY]
         for number in (0.0, float("nan")):

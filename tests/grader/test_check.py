@@ -24,11 +24,13 @@ from autograder.checking.expect import (
     expect_raises,
     expect_unchanged,
 )
-from autograder.checks.zero1 import training
+from autograder.checks import module
 from autograder.lessons import notebook
 from ranks import processes, source
 from tests.helpers import tiny_lesson
 from tests.helpers.modules import import_checks
+
+training = module("08_zero1", "training")
 
 
 class EqualToAll:
@@ -328,7 +330,7 @@ def raises_in_the_second_case(function, *, rng):
         function(case)
 
 
-@pytest.mark.parametrize("module", ["autograder.checks.step", "somewhere.else"])
+@pytest.mark.parametrize("module", ["autograder.checks.03_step.checks", "somewhere.else"])
 def test_an_error_in_the_students_code_keeps_its_case(monkeypatch, module):
     monkeypatch.setitem(raises_in_the_second_case.__wrapped__.__globals__, "__name__", module)
     monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise: [])
@@ -447,10 +449,11 @@ def planted(tmp_path, monkeypatch):
     """The file for the checks of a lesson, 97_planted."""
     monkeypatch.setattr(notebook, "ROOT", tmp_path)
     monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
-    monkeypatch.setattr(checks, "_SOLUTIONS", tmp_path / "solutions")
+    monkeypatch.setattr(checks, "__path__", [str(tmp_path / "solutions")])
     yield tiny_lesson.lesson(tmp_path / "solutions", "97_planted").with_name("checks.py")
-    sys.modules.pop("autograder.checks.planted", None)
-    for key in [key for key in check.REGISTERED if key[0] == "autograder.checks.planted"]:
+    for name in [name for name in sys.modules if name.startswith("autograder.checks.97_planted")]:
+        del sys.modules[name]
+    for key in [key for key in check.REGISTERED if key[0].startswith("autograder.checks.97_planted")]:
         del check.REGISTERED[key]
 
 

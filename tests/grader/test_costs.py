@@ -8,9 +8,11 @@ import pytest
 
 import ranks
 from autograder.answers import wrong
-from autograder.checks.costs import common, diagnosis, steps
+from autograder.checks import module
 from autograder.lessons import notebook
 from tests.helpers import right_answers
+
+common, diagnosis, steps = (module("02_costs", name) for name in ("common", "diagnosis", "steps"))
 
 LESSON = "02_costs"
 NVLINK, PORT = (3.4e-6, 1 / 450e9), (14e-6, 1 / 50e9)

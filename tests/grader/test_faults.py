@@ -12,8 +12,10 @@ import pytest
 from autograder.checking import check, stage
 from autograder.checking.cases import Call
 from autograder.checking.expect import RAISED, WRONG, CheckFailed, Failure
-from autograder.checks.costs import common
+from autograder.checks import module
 from ranks import source as places
+
+common = module("02_costs", "common")
 
 
 def students(source: str) -> Any:

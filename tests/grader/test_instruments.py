@@ -12,7 +12,9 @@ import torch
 import ranks
 from autograder.checking.expect import CheckFailed
 from autograder.checking.instruments import filesystem, memory
-from autograder.checks.checkpoints import durability
+from autograder.checks import module
+
+durability = module("16_checkpoints", "durability")
 
 
 def test_live_bytes_counts_what_anything_holds():

@@ -22,8 +22,10 @@ from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
 
 import ranks
-from autograder.checks.launch import diagnosis
+from autograder.checks import module
 from autograder.lessons import notebook
+
+diagnosis = module("06_launch", "diagnosis")
 
 pytestmark = pytest.mark.skipif("06_launch" not in notebook.lessons(), reason="the lesson is not there")
 

@@ -56,7 +56,10 @@ def declare(monkeypatch):
         for number, (name, arguments) in enumerate(said.items()):
             above, takes = "\n" * number, "f, g" if "both" in name else "f"
             source = f'{above}@check({EXERCISE!r}, {arguments})\ndef {name}({takes}, *, rng):\n    """It is {name}."""'
-            exec(compile(source, "made_up.py", "exec"), {"check": check.check, "__name__": "autograder.checks.made_up"})
+            exec(
+                compile(source, "made_up.py", "exec"),
+                {"check": check.check, "__name__": "autograder.checks.99_made_up.checks"},
+            )
 
     return declare
 
@@ -438,7 +441,7 @@ def test_a_parameter_that_names_no_function_is_one_line_at_release(tmp_path, cha
     def mean_takes_a_list(all_reduce_maen, *, rng):
         """Its parameter is misspelled."""
 
-    mean_takes_a_list.__module__ = "autograder.checks.step"
+    mean_takes_a_list.__module__ = "autograder.checks.03_step.checks.parts"
     change(run=mean_takes_a_list)
     nb = lesson()
     test = cell_of(nb, f"{MEAN}-test")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from types import ModuleType
 
+from autograder.checks import module
 from autograder.lessons import notebook
 
 
 def import_checks() -> list[ModuleType]:
     """Import every module of every lesson's checks, each lesson's package first."""
-    names = []
+    found = []
     for lesson in notebook.lessons():
         for path in notebook.checks_of(lesson):
             inside = path.relative_to(notebook.SOLUTIONS / lesson).with_suffix("").parts[1:]
-            names.append(".".join(["autograder.checks", lesson.split("_", 1)[1], *inside]).removesuffix(".__init__"))
-    return [importlib.import_module(name) for name in names]
+            found.append(module(lesson, ".".join(inside).removesuffix("__init__")))
+    return found

@@ -18,9 +18,11 @@ import torch
 import yaml
 
 import ranks
-from autograder.checks.capstone import common, trainer
+from autograder.checks import module
 from autograder.grading.nbgrader import release
 from autograder.lessons import keys, notebook, pieces
+
+common, trainer = (module("17_capstone", name) for name in ("common", "trainer"))
 
 LESSONS = tuple(pieces.PIECES)
 

@@ -70,7 +70,7 @@ def holds(answer, *, rng):
     """A check of this lesson."""
 
 
-holds.__module__ = "autograder.checks.zero1.shards"
+holds.__module__ = "autograder.checks.08_zero1.checks.shards"
 
 
 def test_an_exercise_without_a_part_is_named():

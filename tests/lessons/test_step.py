@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 
-from autograder.checks.step import common
+from autograder.checks import module
 from autograder.lessons import notebook
 from tests.helpers import right_answers
+
+common = module("03_step", "common")
 
 LESSON = "03_step"
 

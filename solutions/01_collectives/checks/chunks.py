@@ -8,7 +8,8 @@ import numpy as np
 
 from autograder.checking.cases import Case
 from autograder.checking.check import check
-from autograder.checks.collectives.common import (
+
+from .common import (
     OTHERS,
     POWERS,
     all_of,

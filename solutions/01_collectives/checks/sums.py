@@ -9,7 +9,9 @@ import numpy as np
 
 from autograder.checking.cases import Case
 from autograder.checking.check import check
-from autograder.checks.collectives.common import (
+from ranks.ledger import Ledger
+
+from .common import (
     OTHERS,
     POWERS,
     Budget,
@@ -29,7 +31,6 @@ from autograder.checks.collectives.common import (
     uneven_lengths,
     vectors,
 )
-from ranks.ledger import Ledger
 
 
 def _any(n: int, numel: int) -> Budget:

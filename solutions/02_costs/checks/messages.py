@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autograder.checking.cases import Call, close
 from autograder.checking.check import check
-from autograder.checks.costs.common import draw_prices, halving_seconds, near, ratio, ring_seconds, two_level_seconds
+
+from .common import draw_prices, halving_seconds, near, ratio, ring_seconds, two_level_seconds
 
 ALL_REDUCES, TWO_LEVELS = "02-ex1-all-reduce-times", "02-ex2-two-level"
 #: How exercise 1's algorithms work, for whoever gets another time.

@@ -11,7 +11,8 @@ from typing import Any
 from autograder.checking.cases import Call, close, clue, fact
 from autograder.checking.check import check
 from autograder.checking.stage import Oracle
-from autograder.checks.costs.common import near, ratio
+
+from .common import near, ratio
 
 STEP, TOKENS, ROOFLINE = "02-ex4-step", "02-ex5-tokens", "02-ex6-roofline"
 #: Bytes of the gradients, and seconds of a healthy job: per token, per byte, and per piece besides its bytes.

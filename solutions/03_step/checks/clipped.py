@@ -12,7 +12,8 @@ import torch
 from autograder.checking.cases import Call, clue, fact
 from autograder.checking.check import check
 from autograder.checking.expect import fail
-from autograder.checks.step.common import SHOWN, near, torch_update
+
+from .common import SHOWN, near, torch_update
 
 #: (N, the sizes of the layers)
 SHAPES = [(3, (4, 2)), (1, (3, 3, 1)), (4, (2, 5)), (2, (1,))]

@@ -12,7 +12,8 @@ import torch
 from autograder.checking.cases import Call, close, clue, fact
 from autograder.checking.check import check
 from autograder.checking.expect import as_array, fail
-from autograder.checks.step.common import (
+
+from .common import (
     EDGES,
     SHOWN,
     USUAL,

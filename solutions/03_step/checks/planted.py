@@ -16,7 +16,8 @@ import numpy as np
 from autograder.checking.cases import Call, clue, complaint
 from autograder.checking.check import check
 from autograder.checking.expect import shown
-from autograder.checks.step.common import STEP_SHOWN, draw_step_state, examples, step_call, torch_step
+
+from .common import STEP_SHOWN, draw_step_state, examples, step_call, torch_step
 
 #: The gradients (N, accum_steps, d) of all micro-batches → the one (d,) with which Adam updates, or several (K, d).
 Combine = Callable[[np.ndarray], np.ndarray]

@@ -10,7 +10,8 @@ import numpy as np
 
 from autograder.checking.cases import Call, close, clue, complaint
 from autograder.checking.check import check
-from autograder.checks.step.common import (
+
+from .common import (
     EDGES,
     STEP_SHOWN,
     STEP_USUAL,

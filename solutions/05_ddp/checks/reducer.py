@@ -17,8 +17,9 @@ from autograder.checking import inputs
 from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import EVENTS, check
 from autograder.checking.expect import caught
-from autograder.checks.ddp.common import SIZES, grads_of, in_words
 from ranks.ledger import Ledger
+
+from .common import SIZES, grads_of, in_words
 
 
 @dataclass

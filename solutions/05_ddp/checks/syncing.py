@@ -15,8 +15,9 @@ from torch.profiler import record_function
 from autograder.checking import inputs
 from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checks.ddp.common import RTOL, SIZES, grads_of, in_words, rows_of
 from ranks.ledger import Ledger
+
+from .common import RTOL, SIZES, grads_of, in_words, rows_of
 
 DDP = "05-ex5-ddp"
 

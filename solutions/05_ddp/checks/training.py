@@ -13,7 +13,8 @@ from torch import nn
 from autograder.checking import inputs
 from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checks.ddp.common import RTOL, grads_of
+
+from .common import RTOL, grads_of
 
 
 class _Zoo(nn.Module):

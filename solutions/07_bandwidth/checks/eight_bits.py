@@ -13,8 +13,9 @@ import torch.distributed as dist
 from autograder.checking.cases import Call, Case, at_most, close, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.expect import collective
-from autograder.checks.bandwidth.forms import no_pair
 from ranks.ledger import Ledger
+
+from .forms import no_pair
 
 INT8 = "07-ex3-int8"
 #: float32 divides, multiplies and adds with errors that are small beside half a step of 1/127.

@@ -11,7 +11,8 @@ import torch
 
 from autograder.checking.cases import Call, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checks.bandwidth.forms import no_pair
+
+from .forms import no_pair
 
 TOP_K = "07-ex1-top-k"
 

@@ -13,7 +13,8 @@ import torch
 
 from autograder.checking.cases import Call, complaint, fact
 from autograder.checking.check import check
-from autograder.checks.bandwidth.entries import strange_pair
+
+from .entries import strange_pair
 
 FEEDBACK = "07-ex2-error-feedback"
 #: Whole numbers whose sums over a few steps float32 holds exactly.

@@ -11,7 +11,8 @@ import torch
 
 from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checks.bandwidth.forms import not_of_shape
+
+from .forms import not_of_shape
 
 DILOCO = "07-ex5-diloco"
 #: float32, over a dozen steps.

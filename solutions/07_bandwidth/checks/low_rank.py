@@ -11,8 +11,9 @@ import torch
 
 from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checks.bandwidth.forms import not_of_shape
 from ranks.ledger import Ledger
+
+from .forms import not_of_shape
 
 POWER = "07-ex6-power-sgd"
 #: Of the largest entry: float32, through a basis of a few columns at angles that are not small.

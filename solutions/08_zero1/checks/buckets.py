@@ -18,8 +18,9 @@ from autograder.checking.check import check
 from autograder.checking.expect import ceil_div, collective
 from autograder.checking.inputs import eighths
 from autograder.checking.instruments.memory import LiveBytes
-from autograder.checks.zero1.gradient import ROUNDING, mean_shards, scaled
 from ranks.ledger import Ledger
+
+from .gradient import ROUNDING, mean_shards, scaled
 
 BUCKETS = "08-ex7-buckets"
 #: Shapes of the parameters of each bucket, in the order in which their gradients arrive.

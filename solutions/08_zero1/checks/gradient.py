@@ -15,7 +15,8 @@ from torch import nn
 from autograder.checking.cases import ANYTHING, Case, close, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.inputs import eighths
-from autograder.checks.zero1.training import change_of_grad, set_gradients
+
+from .training import change_of_grad, set_gradients
 
 #: A mean of multiples of 1/8 up to 4, divided before the sum or after it.
 ROUNDING = {"rtol": 1e-6, "atol": 1e-6}

@@ -11,7 +11,8 @@ import torch
 
 from autograder.checking.cases import ANYTHING, Case, close, clue, complaint, fact
 from autograder.checking.check import check
-from autograder.checks.zero1.training import (
+
+from .training import (
     OPTIMIZERS,
     STEP_ERROR,
     Run,

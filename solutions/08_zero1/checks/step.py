@@ -16,8 +16,9 @@ from autograder.checking import inputs
 from autograder.checking.cases import Case, at_most, close, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.instruments.memory import Resident
-from autograder.checks.zero1.gradient import mean_shards
-from autograder.checks.zero1.training import OPTIMIZERS, Run, make_run, mixed_run, steps_of, usual_runs
+
+from .gradient import mean_shards
+from .training import OPTIMIZERS, Run, make_run, mixed_run, steps_of, usual_runs
 
 STEP = "08-ex3-step"
 WORLD_SIZES = (1, 2, 3, 4, 5)

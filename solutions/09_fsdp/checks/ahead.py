@@ -18,9 +18,10 @@ from autograder.checking import inputs
 from autograder.checking.cases import Case, close, fact
 from autograder.checking.check import MEMORY, check
 from autograder.checking.expect import ceil_div
-from autograder.checks.fsdp.live import freed
-from autograder.checks.fsdp.models import FEW, ONE_UNIT, TIED, TOKENS, as_numpy, flat
-from autograder.checks.fsdp.steps import Training, only_what_is_needed, steps_of
+
+from .live import freed
+from .models import FEW, ONE_UNIT, TIED, TOKENS, as_numpy, flat
+from .steps import Training, only_what_is_needed, steps_of
 
 PREFETCH = "09-ex6-prefetch"
 UNITS, STEPS = 4, 2

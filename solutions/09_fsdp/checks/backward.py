@@ -12,9 +12,10 @@ from torch import nn
 from autograder.checking import inputs
 from autograder.checking.cases import Case, at_most, close, fact
 from autograder.checking.check import MEMORY, check
-from autograder.checks.fsdp.live import WIDTH, UnitMeter, freed, nothing_kept
-from autograder.checks.fsdp.models import FEW, FROZEN, LAYERS, ONE_UNIT, TIED, TOKENS, as_numpy, batch, freeze
-from autograder.checks.fsdp.steps import Training, only_what_is_needed, reduced_in_float32, steps_of
+
+from .live import WIDTH, UnitMeter, freed, nothing_kept
+from .models import FEW, FROZEN, LAYERS, ONE_UNIT, TIED, TOKENS, as_numpy, batch, freeze
+from .steps import Training, only_what_is_needed, reduced_in_float32, steps_of
 
 BACKWARD = "09-ex3-backward"
 #: For each number of ranks the models: all where most goes wrong, some elsewhere.

@@ -13,7 +13,8 @@ from autograder.checking.cases import Case, at_most, close, fact
 from autograder.checking.check import check
 from autograder.checking.expect import ceil_div
 from autograder.checking.inputs import eighths
-from autograder.checks.fsdp.models import padded
+
+from .models import padded
 
 CUT = "09-ex1-cut"
 

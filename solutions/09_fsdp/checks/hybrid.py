@@ -13,7 +13,8 @@ from autograder.checking.cases import Case, close, fact
 from autograder.checking.check import check
 from autograder.checking.expect import ceil_div, collective
 from autograder.checking.inputs import eighths
-from autograder.checks.fsdp.models import padded
+
+from .models import padded
 
 HYBRID = "09-ex7-hybrid"
 #: (ranks, size): shard groups and copy groups of different sizes; shards on one rank, and on all.

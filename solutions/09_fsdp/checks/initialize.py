@@ -15,7 +15,8 @@ from autograder.checking import inputs
 from autograder.checking.cases import ANYTHING, Case, at_most, close, fact
 from autograder.checking.check import MEMORY, check
 from autograder.checking.instruments.memory import LiveBytes
-from autograder.checks.fsdp.models import padded
+
+from .models import padded
 
 START = "09-ex4-initialize"
 #: Numbers of each tensor of which memory is judged, and how many tensors there are.

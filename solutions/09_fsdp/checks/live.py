@@ -14,7 +14,8 @@ from torch import nn
 
 from autograder.checking.cases import ANYTHING, Case, at_most, close, fact
 from autograder.checking.instruments.memory import LiveBytes, Resident
-from autograder.checks.fsdp.models import flat, padded
+
+from .models import flat, padded
 
 UNITS, WIDTH = 16, 64
 UNIT_BYTES = 4 * WIDTH * WIDTH

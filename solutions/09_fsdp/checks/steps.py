@@ -14,8 +14,9 @@ from torch import nn
 
 from autograder.checking.cases import ANYTHING, Case, close, complaint, fact
 from autograder.checking.expect import ceil_div
-from autograder.checks.fsdp.cut import wrong_gathers
-from autograder.checks.fsdp.models import ERROR, as_numpy, batch, build, divide, flat, groups, optimizer_of, padded
+
+from .cut import wrong_gathers
+from .models import ERROR, as_numpy, batch, build, divide, flat, groups, optimizer_of, padded
 
 
 @dataclass

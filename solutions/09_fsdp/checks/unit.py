@@ -13,9 +13,10 @@ from torch import nn
 from autograder.checking import inputs
 from autograder.checking.cases import ANYTHING, Case, at_most, close, complaint, fact
 from autograder.checking.check import MEMORY, check
-from autograder.checks.fsdp.cut import wrong_gathers
-from autograder.checks.fsdp.live import COUNTING, UNITS, WIDTH, UnitMeter, stack
-from autograder.checks.fsdp.models import ERROR, Tied, as_numpy, flat, freeze, groups, padded
+
+from .cut import wrong_gathers
+from .live import COUNTING, UNITS, WIDTH, UnitMeter, stack
+from .models import ERROR, Tied, as_numpy, flat, freeze, groups, padded
 
 UNIT = "09-ex2-unit"
 LAYER, TIE, PAIR, HALF, ALL = "a layer", "a tied weight", "a layer of two inputs", "a frozen weight", "a frozen layer"

@@ -12,8 +12,9 @@ from torch import nn
 from autograder.checking import inputs
 from autograder.checking.cases import ANYTHING, Case, at_most, close, fact
 from autograder.checking.check import MEMORY, check
-from autograder.checks.fsdp.live import COUNTING, UNITS, UnitMeter, stack
-from autograder.checks.fsdp.models import (
+
+from .live import COUNTING, UNITS, UnitMeter, stack
+from .models import (
     ERROR,
     FEW,
     FROZEN,
@@ -29,7 +30,7 @@ from autograder.checks.fsdp.models import (
     build,
     optimizer_of,
 )
-from autograder.checks.fsdp.steps import Training, follow, steps_of
+from .steps import Training, follow, steps_of
 
 FSDP = "09-ex5-fsdp"
 

@@ -14,7 +14,8 @@ from autograder.checking.check import check
 from autograder.checking.expect import expect_equal, fail
 from autograder.checking.instruments.memory import LiveBytes
 from autograder.checking.stage import run_ranks
-from autograder.checks.memory.layers import bits
+
+from .layers import bits
 
 OFFLOAD = "10-ex5-offload"
 

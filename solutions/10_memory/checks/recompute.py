@@ -18,7 +18,8 @@ from autograder.checking.check import check
 from autograder.checking.expect import expect_close, expect_equal, fail
 from autograder.checking.instruments.memory import LiveBytes
 from autograder.checking.stage import call_inside
-from autograder.checks.memory.layers import Counted, Scaled, Sines
+
+from .layers import Counted, Scaled, Sines
 
 CHECKPOINT = "10-ex3-checkpoint"
 #: What the graph may keep next to the output: a generator's state has 5 kB.

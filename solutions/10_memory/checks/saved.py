@@ -12,7 +12,8 @@ from torch.nn import functional
 from autograder.checking import inputs
 from autograder.checking.cases import Call, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checks.memory.layers import Counted
+
+from .layers import Counted
 
 SAVED = "10-ex1-saved-bytes"
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from autograder.checking.cases import Call, clue, complaint
 from autograder.checking.check import check
-from autograder.checks.pipeline.schedules import (
+
+from .schedules import (
     TIME_ERROR,
     as_evidence,
     bubble_of,

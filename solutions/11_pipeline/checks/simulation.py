@@ -11,7 +11,8 @@ import numpy as np
 
 from autograder.checking.cases import Call, close
 from autograder.checking.check import check
-from autograder.checks.pipeline.schedules import (
+
+from .schedules import (
     TIME_ERROR,
     as_text,
     bubble_of,

@@ -11,8 +11,9 @@ import numpy as np
 
 from autograder.checking.cases import ANYTHING, Case, at_most, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checks.pipeline.schedules import delayed, gpipe, one_f_one_b, peaks_of, random_schedule
-from autograder.checks.pipeline.stages import Pipeline, loss_of, make_pipeline, unsplit
+
+from .schedules import delayed, gpipe, one_f_one_b, peaks_of, random_schedule
+from .stages import Pipeline, loss_of, make_pipeline, unsplit
 
 #: Losses and gradients are of the order of 1. Float32 sums in another order differ by up to 8e-7 here.
 ERROR = 1e-5

@@ -15,8 +15,9 @@ import torch.distributed as dist
 from autograder.checking.check import check
 from autograder.checking.expect import fail
 from autograder.checking.stage import run_ranks
-from autograder.checks.pipeline.schedules import TIME_ERROR, bubble_of, end_times, gpipe, in_full, one_f_one_b
-from autograder.checks.pipeline.stages import Pipeline, loss_of, make_pipeline
+
+from .schedules import TIME_ERROR, bubble_of, end_times, gpipe, in_full, one_f_one_b
+from .stages import Pipeline, loss_of, make_pipeline
 
 #: Seconds of a forward and of a backward, and how far bubble and makespan may be from the prediction.
 SLEEPS, BUBBLE_ERROR, MAKESPAN_ERROR = (0.03, 0.06), 0.05, 0.10

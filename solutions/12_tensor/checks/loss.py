@@ -14,8 +14,9 @@ import torch.distributed as dist
 from autograder.checking.cases import Case, at_most, close, fact
 from autograder.checking.check import check
 from autograder.checking.expect import collective, same
-from autograder.checks.tensor.layers import KEEP
 from ranks.ledger import Ledger
+
+from .layers import KEEP
 
 WORLD_SIZES = (2, 4, 1)
 #: Elements that may be sent per position: a maximum, a sum, the target's logit, and one to spare. The sum must be.

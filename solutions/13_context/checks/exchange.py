@@ -12,9 +12,10 @@ import torch.distributed as dist
 
 from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checks.context.blocks import ERROR
-from autograder.checks.context.layouts import NAMES, positions
-from autograder.checks.context.ring import Sequence, sequence
+
+from .blocks import ERROR
+from .layouts import NAMES, positions
+from .ring import Sequence, sequence
 
 EXCHANGE = "13-ex5-exchange"
 

@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from autograder.checking.cases import Call, Case, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checks.context.blocks import ERROR
+
+from .blocks import ERROR
 
 LOSS = "13-ex6-loss"
 IGNORED = -100

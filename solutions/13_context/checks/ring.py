@@ -16,8 +16,9 @@ from autograder.checking import inputs
 from autograder.checking.cases import Case, at_most, close, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.instruments.memory import LiveBytes
-from autograder.checks.context.blocks import ERROR, attention, finite
-from autograder.checks.context.layouts import NAMES, positions
+
+from .blocks import ERROR, attention, finite
+from .layouts import NAMES, positions
 
 RING, BACKWARD = "13-ex3-ring", "13-ex4-backward"
 

@@ -11,7 +11,8 @@ import torch
 
 from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
-from autograder.checks.experts.routing import softmax
+
+from .routing import softmax
 
 BALANCE = "14-ex6-balance"
 RATE = 0.125

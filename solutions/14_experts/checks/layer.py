@@ -14,7 +14,8 @@ from torch import nn
 from autograder.checking.cases import Case, close, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.inputs import seed
-from autograder.checks.experts.routing import APART, places
+
+from .routing import APART, places
 
 LAYER = "14-ex4-layer"
 WIDTH = 6

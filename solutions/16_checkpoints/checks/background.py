@@ -19,8 +19,9 @@ from autograder.checking.cases import Case, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.instruments.calls import calls_on_default_group
 from autograder.checking.instruments.filesystem import watch
-from autograder.checks.checkpoints.format import Saved, contents, contents_of, draw, scratch, write_checkpoint
-from autograder.checks.checkpoints.states import state_of, told
+
+from .format import Saved, contents, contents_of, draw, scratch, write_checkpoint
+from .states import state_of, told
 
 ASYNC = "16-ex6-async"
 

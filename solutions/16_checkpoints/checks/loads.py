@@ -14,7 +14,8 @@ import torch.distributed as dist
 from autograder.checking.cases import Call, Case, at_most, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.instruments.calls import objects_sent
-from autograder.checks.checkpoints.format import (
+
+from .format import (
     BOOKKEEPING,
     Saved,
     draw,
@@ -24,7 +25,7 @@ from autograder.checks.checkpoints.format import (
     spoil,
     write_checkpoint,
 )
-from autograder.checks.checkpoints.states import plain, plain_of, refused, told
+from .states import plain, plain_of, refused, told
 
 LOAD = "16-ex3-load"
 #: What can be wrong with a checkpoint of three ranks: (what the error must contain, what is done to its folder).

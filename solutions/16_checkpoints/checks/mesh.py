@@ -17,8 +17,9 @@ import numpy as np
 from autograder.checking.cases import Call, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.instruments.filesystem import namespaces
-from autograder.checks.checkpoints.format import Saved, scratch, spoil, write_checkpoint
-from autograder.checks.checkpoints.states import plain, refused, told
+
+from .format import Saved, scratch, spoil, write_checkpoint
+from .states import plain, refused, told
 
 MESH = "16-ex4-reshard"
 

@@ -18,8 +18,9 @@ from autograder.checking.cases import Case, at_most, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.instruments.calls import calls_on_default_group, objects_sent
 from autograder.checking.instruments.filesystem import Event, Log, id_of, read_log, watch
-from autograder.checks.checkpoints.durability import expect_durable, logged, sentence
-from autograder.checks.checkpoints.format import (
+
+from .durability import expect_durable, logged, sentence
+from .format import (
     BOOKKEEPING,
     Saved,
     contents,
@@ -29,7 +30,7 @@ from autograder.checks.checkpoints.format import (
     scratch,
     write_checkpoint,
 )
-from autograder.checks.checkpoints.states import refused, state_of, told
+from .states import refused, state_of, told
 
 SAVE = "16-ex2-save"
 

@@ -26,9 +26,10 @@ from autograder.checking.check import check
 from autograder.checking.expect import fail
 from autograder.checking.instruments.filesystem import watch
 from autograder.checking.stage import run_ranks
-from autograder.checks.checkpoints.format import Saved, contents, contents_of, draw, scratch, scratch_folder
-from autograder.checks.checkpoints.states import state_of, told
 from ranks import record, stopwatch
+
+from .format import Saved, contents, contents_of, draw, scratch, scratch_folder
+from .states import state_of, told
 
 #: Seconds for a save to end of itself once its other rank was killed.
 GRACE = 5.0

@@ -13,9 +13,10 @@ import numpy as np
 from autograder.checking.cases import Call, Case, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.instruments.filesystem import read_log
-from autograder.checks.checkpoints.durability import expect_synced, logged, sentence
-from autograder.checks.checkpoints.format import Saved, draw, manifest_of, scratch, spoil, write_checkpoint
-from autograder.checks.checkpoints.states import plain, plain_of, refused, state_of, told
+
+from .durability import expect_synced, logged, sentence
+from .format import Saved, draw, manifest_of, scratch, spoil, write_checkpoint
+from .states import plain, plain_of, refused, state_of, told
 
 SHARD = "16-ex1-shard"
 

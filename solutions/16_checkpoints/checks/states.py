@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from autograder.checks.checkpoints.format import Saved
+from .format import Saved
 
 
 def state_of(saved: Saved, rank: int) -> dict:

@@ -10,7 +10,8 @@ import torch
 from autograder.checking.check import check
 from autograder.checking.expect import as_array, expect_close, expect_raises, fail
 from autograder.checking.stage import call_inside
-from autograder.checks.capstone.common import window
+
+from .common import window
 
 
 def _beside_a_state(make_corpus: Any, seed: int, total: int, noise: int) -> tuple[Any, bool]:

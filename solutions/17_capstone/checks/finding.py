@@ -13,8 +13,9 @@ import numpy as np
 from autograder.checking.check import check
 from autograder.checking.expect import count_of_ranks, fail
 from autograder.checking.inputs import seed as draw_seed
-from autograder.checks.capstone.common import LESSON, PIECES, run_ranks
 from autograder.lessons import notebook
+
+from .common import LESSON, PIECES, run_ranks
 
 FAULTS = "17-ex8-faults"
 STEPS = 8

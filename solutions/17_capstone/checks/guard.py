@@ -15,7 +15,8 @@ from torch import nn
 
 from autograder.checking.check import EVENTS, check
 from autograder.checking.expect import each_rank, expect_equal, fail
-from autograder.checks.capstone.common import PIECES, equip, run_ranks, strict_or_fail, tensor_bytes, what_it_says
+
+from .common import PIECES, equip, run_ranks, strict_or_fail, tensor_bytes, what_it_says
 
 
 def _drive_guard(rank: int, guard_class: Any, losses: list[float]) -> dict:

@@ -14,7 +14,8 @@ from torch import nn
 
 from autograder.checking.check import EVENTS, check
 from autograder.checking.expect import each_rank, expect_equal
-from autograder.checks.capstone.common import PIECES, equip, expect_told, run_ranks, spoil, tensor_bytes, what_it_says
+
+from .common import PIECES, equip, expect_told, run_ranks, spoil, tensor_bytes, what_it_says
 
 
 def _drive_check_step(rank: int, world_size: int, check_step: Any, cases: list[dict]) -> list[tuple]:

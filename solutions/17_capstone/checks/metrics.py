@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 from autograder.checking.check import EVENTS, check
 from autograder.checking.expect import each_rank, expect_equal, expect_type, fail
-from autograder.checks.capstone.common import equip, run_ranks, strict_or_fail
+
+from .common import equip, run_ranks, strict_or_fail
 
 #: By so many intervals of a cadence rank 0's clock goes on before each call: exact hits, halves, a long pause.
 STEPS = (0.5, 0.5, 1.0, 0.75, 2.5, 0.5, 0.25, 0.25)

@@ -16,7 +16,8 @@ import torch.distributed as dist
 
 from autograder.checking.check import EVENTS, REFUSALS, check
 from autograder.checking.expect import OneRank, digits_that_differ, each_rank, fail
-from autograder.checks.capstone.common import (
+
+from .common import (
     LISTS,
     LOSS_ERROR,
     MARGIN,

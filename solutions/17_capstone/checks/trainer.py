@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from autograder.checking.check import REFUSALS, check
 from autograder.checking.expect import each_rank, expect_close, expect_equal, expect_type
-from autograder.checks.capstone.common import (
+
+from .common import (
     LOSS_ERROR,
     NORM_ERROR,
     NUMEL,

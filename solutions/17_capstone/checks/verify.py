@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 from autograder.checking.check import check
 from autograder.checking.expect import each_rank, fail
-from autograder.checks.capstone.common import LISTS, MOST_NAMED, PIECES, equip, run_ranks, what_it_says
+
+from .common import LISTS, MOST_NAMED, PIECES, equip, run_ranks, what_it_says
 
 
 class _WithAZero(PIECES.ZeroOptimizer):
