@@ -7,6 +7,7 @@ import functools
 import inspect
 import pickle
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -69,33 +70,53 @@ def test_an_oracle_travels_only_with_the_test_of_a_later_exercise():
 
 
 @pytest.fixture(scope="module")
-def cases():
-    return ring._cases(np.random.default_rng(0), 3)
+def given():
+    return ring.even(np.random.default_rng(0), 3)["12 positions, zigzag"]
 
 
-def test_a_record_travels_without_what_it_knows_of_its_answer(cases):
-    """`mine` calls nothing, `gradients` and `forward` are called outside, and `forward` calls the oracle."""
-    worker, args = pickle.loads(handles.pack((ring._drive, (None, cases)))[0])
-    there = args[1][0]
-    assert not {"forward", "gradients", "rounded"} & set(dir(there)) and hasattr(cases[0], "forward")
-    assert "reference" not in worker.__globals__ and "reference" not in type(there).mine.__globals__
-    assert len(there.mine(1)) == 4 and len(there.positions()) == 3
-    assert (type(there).__qualname__, type(there).__module__) == ("Case", ring.__name__)
-    assert there.name == cases[0].name
+def test_a_record_travels_without_what_it_knows_of_its_answer(given):
+    """`of` deals the tensors out there; `forward` and `gradients` are called outside, and call the oracles."""
+    worker, args = pickle.loads(handles.pack((ring._forward, (None, given)))[0])
+    there = args[1]
+    assert not {"forward", "gradients"} & set(dir(there)) and hasattr(given, "forward")
+    assert "attention" not in worker.__globals__ and "attention" not in type(there).of.__globals__
+    own, where = there.of(1)
+    assert len(own) == 4 and len(where) == 3
+    assert (type(there).__qualname__, type(there).__module__) == ("Sequence", ring.__name__)
+    assert there.shards == given.shards
 
 
-def test_what_a_kept_method_calls_is_kept(cases):
-    """A driver that asks for the gradients needs `rounded` as well, which only `gradients` names."""
+@dataclass
+class Fraction:
+    """A record with a method that calls another one."""
+
+    over: int
+
+    def as_float(self):
+        return self.top() / self.over
+
+    def top(self):
+        return 1
+
+    def answer(self):
+        return 0
+
+
+Fraction.__module__ = "autograder.checks.made_up"
+
+
+def test_what_a_kept_method_calls_is_kept():
+    """A driver that asks for the number needs `top` as well, which only `as_float` names."""
 
     def drive(case):
-        return case.gradients()
+        return case.as_float()
 
     drive.__module__ = "autograder.checks.made_up"
-    bag = record_methods.Luggage((drive, cases))
-    kept = set(dir(bag.lighter(ring.Case)))
-    assert {"gradients", "rounded"} <= kept and "forward" not in kept
+    bag = record_methods.Luggage((drive, Fraction(3)))
+    kept = set(dir(bag.lighter(Fraction)))
+    assert {"as_float", "top"} <= kept and "answer" not in kept
 
 
-def test_without_code_a_record_is_whole(cases):
+def test_without_code_a_record_is_whole(given):
     """Code that has been sent before may call any of its methods."""
-    assert record_methods.Luggage(cases).lighter(ring.Case) is ring.Case
+    assert record_methods.Luggage(given).lighter(ring.Sequence) is ring.Sequence
