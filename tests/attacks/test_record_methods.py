@@ -92,17 +92,18 @@ class Fraction:
 
     over: int
 
-    def as_float(self):
+    def as_float(self) -> float:
         return self.top() / self.over
 
-    def top(self):
+    def top(self) -> int:
         return 1
 
-    def answer(self):
+    def answer(self) -> int:
         return 0
 
 
-Fraction.__module__ = "autograder.checks.made_up"
+for part in (Fraction, Fraction.as_float, Fraction.top):
+    part.__module__ = "autograder.checks.made_up"
 
 
 def test_what_a_kept_method_calls_is_kept():
