@@ -1,6 +1,6 @@
 """Check a tag before a release, and print what the changelog says about it: `python .ci/release.py v0.3.0`.
 
-The version stands in `ranks/__init__.py` alone; CITATION.cff repeats it. Uses the standard library only.
+The version of the course stands in CITATION.cff; `ranks` has one of its own. Uses the standard library only.
 """
 
 from __future__ import annotations
@@ -13,12 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def version() -> str:
-    """The version of `ranks`, of the course and of the book."""
-    return re.search(r'^__version__ = "(.+)"$', (ROOT / "ranks" / "__init__.py").read_text(), re.MULTILINE)[1]
-
-
-def cited() -> str:
-    """The version that CITATION.cff names."""
+    """The version of the course and of the book, which CITATION.cff names."""
     return re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)[1]
 
 
@@ -33,13 +28,9 @@ def problems(tag: str) -> list[str]:
     """What keeps this tag from being released, a line each."""
     found = []
     if tag != f"v{version()}":
-        found.append(
-            f"the tag is {tag}, but ranks/__init__.py says {version()}: change __version__, or tag v{version()}"
-        )
+        found.append(f"the tag is {tag}, but CITATION.cff says {version()}: change it there, or tag v{version()}")
     if not re.fullmatch(r"\d+\.\d+\.\d+", version()):
         found.append(f"{version()} is the version of work in progress: take off what follows its three numbers")
-    if cited() != version():
-        found.append(f"CITATION.cff says {cited()}, ranks/__init__.py {version()}: change it there too")
     if not notes(version()):
         found.append(f"CHANGELOG.md has no section `## {version()}`: rename the section on what is unreleased")
     return found

@@ -36,7 +36,7 @@ from typing import Any
 import nbformat
 
 from autograder.answers import right, wrong
-from autograder.grading import example_class
+from autograder.grading import example_class, isolation
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import library
 from autograder.grading.running import workers
@@ -139,7 +139,7 @@ def grade_one_by_one(root: Path, jobs: list[tuple[str, str]], say: Connection) -
     keeps their outcomes.
     """
     course, processors = Course(root), Processors()
-    with workers.Workers(workers.WORTH_A_WORKER, 1, jail=True) as pool:
+    with workers.Workers(workers.WORTH_A_WORKER, 1, kernels=isolation.kernels(True)) as pool:
         for job in jobs + jobs:
             say.send(None)
             say.recv()

@@ -24,7 +24,7 @@ from ranks.ledger import Ledger, Message, Span
 if TYPE_CHECKING:
     from ranks.figure import COLORS, Figure
 
-#: The version of `ranks`, of the course and of the book.
+#: The version of `ranks`; that of the course and of the book is in CITATION.cff.
 __version__ = "0.3.0.dev0"
 
 __all__ = ["COLORS", "Figure", "HangError", "Ledger", "Message", "RankError", "Results", "Span", "run"]

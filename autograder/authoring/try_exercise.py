@@ -26,7 +26,7 @@ from autograder.answers.answer import Answer
 from autograder.authoring import rules, where
 from autograder.authoring.where import Exercise
 from autograder.checking.check import share_inputs
-from autograder.grading import jail, outcome, retry
+from autograder.grading import isolation, outcome, retry
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import release
 from autograder.lessons import notebook
@@ -116,8 +116,10 @@ def audited(exercise: Exercise) -> Iterator[str]:
 
 def jailed(exercise: Exercise) -> Iterator[str]:
     """What is wrong with the grades of the solution and of the first wrong answer where students are graded."""
-    if jail.missing():
-        yield jail.MISSING
+    try:
+        isolation.refuse()
+    except ValueError as error:
+        yield str(error)
         return
     test, known = f"{exercise.cell}-test", wrong.of_exercise(exercise.cell)[:1]
     with tempfile.TemporaryDirectory(prefix="try-") as folder:

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from autograder.grading import limits
+from autograder.grading import isolation, limits
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import gradebook
 from autograder.lessons import notebook
@@ -64,7 +64,8 @@ def command(arguments: argparse.Namespace) -> int:
     print(gradebook.table_of(course.rows()))
     folder = folder_of(arguments)
     print(f"\nFeedback pages are in {folder / 'feedback'}, all points in {folder / 'grades.csv'}.")
-    _say_limits(course)
+    if course.jail:
+        print(isolation.limits_here())
     return 1 if problems else 0
 
 
@@ -88,15 +89,6 @@ def workers_of(arguments: argparse.Namespace) -> dict:
     if arguments.jobs is not None and arguments.jobs < 1:
         raise ValueError(f"--jobs must be at least 1, got {arguments.jobs}")
     return {"jobs": arguments.jobs, "scheduler": arguments.scheduler or ""}
-
-
-def _say_limits(course: Course) -> None:
-    """Which limits on a jail as a whole hold on this machine."""
-    from autograder.grading.jail import control_groups, outside
-
-    if course.jail:
-        most = outside.Limits()
-        print(control_groups.limits_here(most.processes, most.total))
 
 
 def _example(arguments: argparse.Namespace) -> int:

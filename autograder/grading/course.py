@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import nbformat
 from tqdm import tqdm
 
-from autograder.grading import handed_in, limits, outcome
+from autograder.grading import handed_in, isolation, limits, outcome
 from autograder.grading.nbgrader import by_hand, library, lock
 from autograder.grading.nbgrader.gradebook import (
     Row,
@@ -86,6 +86,11 @@ class Course:
         self.graded = self.root / "autograded" / ".graded.json"
         #: Of each submission that is being graded the exchange's own files, and its fingerprint.
         self._taken: dict[tuple[str, str], tuple[dict[str, bytes], str]] = {}
+
+    @property
+    def _kernels(self) -> str:
+        """The module whose kernels may end their worker, if those of this course do."""
+        return isolation.kernels(True) if self.jail else ""
 
     @property
     def own(self) -> Settings:
@@ -188,7 +193,7 @@ class Course:
         needed = self._untried(sorted({lesson for _, lesson in todo})) if solutions else {}
         if todo:
             bar.reset(len(todo) + len(needed))
-        with workers.Workers(len(todo) + len(needed), jobs, scheduler, self.jail and bool(todo)) as pool:
+        with workers.Workers(len(todo) + len(needed), jobs, scheduler, self._kernels if todo else "") as pool:
             tasks = pool.prepared(self.task(*job) for job in todo)
             self.try_solutions(needed, pool, bar)
             problems = self._grade(todo, tasks, pool, bar)
@@ -197,20 +202,14 @@ class Course:
 
     def _check_setup(self) -> None:
         """Warn of what is not graded and of a missing jail. ValueError if the jail is wanted and cannot be used."""
-        from autograder.grading import jail
-        from autograder.grading.jail import shown_files
-
         handed_in.use_usual_accents(self.root)
         lines = (*handed_in.complaints(self.root, self.lessons()), *self._unknown_students())
         for line in (*lines, *handed_in.gone(self.root, self.lessons(), self.jobs())):
             print(limits.printable(line), file=sys.stderr)
         if not self.jail:
             print("Without a jail, submissions run with your rights and can fake passing tests.", file=sys.stderr)
-        elif jail.missing():
-            raise ValueError(jail.MISSING)
         else:
-            shown_files.refuse(self.root)
-            shown_files.refuse(self.solutions)
+            isolation.refuse(self.root, self.solutions)
 
     def _unknown_students(self) -> Iterator[str]:
         """A line for each extension of somebody who has handed in nothing and is not in the gradebook."""
@@ -285,7 +284,7 @@ class Course:
         with self.gradebook() as gradebook:
             sources = restore.source_cells(gradebook, lesson, lesson, restore.earlier(self.root, lesson))
         restored = restore.restored_notebook(nb, sources, instructor)
-        return workers.Task((student, lesson), restored, instructor, files, run.limits, run.jail, run.demonstrations)
+        return workers.Task((student, lesson), restored, instructor, run.kernels, files, run.limits, run.demonstrations)
 
     def prepare(self, lesson: str) -> None:
         """Bring the gradebook's version of a lesson up to date with its solution.
@@ -355,7 +354,7 @@ class Course:
         """Grade one submission in this process; '' or, in one line, why that was not possible."""
         from autograder.grading.running import workers
 
-        with workers.Workers(1, jail=self.jail) as pool:
+        with workers.Workers(1, kernels=self._kernels) as pool:
             _, executed, error = next(iter(pool.run([self.task(student, lesson)])))
         return self.write_grade(student, lesson, executed, error)
 

@@ -39,10 +39,10 @@ from autograder.answers.verdicts import NOT_RECORDED, Losses
 from autograder.checking import hints
 from autograder.checking.cases import CaseError
 from autograder.checking.check import SEED, share_inputs
-from autograder.grading import jail
+from autograder.grading import isolation
 from autograder.grading.nbgrader import scoring
 from autograder.grading.outcome import CellOutcome
-from autograder.grading.running import run_cells, submission
+from autograder.grading.running import kernels, run_cells
 from autograder.grading.running.kernels import Kernel, OwnKernel
 from autograder.lessons import keys, names, notebook, pieces
 from autograder.lessons.files import write_whole
@@ -162,11 +162,11 @@ def tested(
         cell for cell in nb.cells
         if notebook.is_setup(cell) or (run_cells.is_test(cell) and (only is None or cell.id in only))
     ]  # fmt: skip
-    kernels: contextlib.AbstractContextManager[Callable[[], Kernel]] = contextlib.nullcontext(OwnKernel)
+    makes: contextlib.AbstractContextManager[Callable[[], Kernel]] = contextlib.nullcontext(OwnKernel)
     if jailed:
         files = pieces.companions(notebook.solution_path(lesson).parent)
-        kernels = submission.kernels_for(notebook.read(lesson), files, jail=True)
-    with kernels as new_kernel, hints.later():
+        makes = kernels.module(isolation.kernels(True)).kernels_for(notebook.read(lesson), files)
+    with makes as new_kernel, hints.later():
         found = run_cells.run_cells(cells, new_kernel, LIMITS, brief=True, whole=whole)
     return {cell.id: found[cell.id] for cell in cells if run_cells.is_test(cell)}
 
@@ -346,8 +346,8 @@ def _main(arguments: argparse.Namespace) -> int:
     todo = named(arguments.names)
     for lesson in sorted({lesson for lesson, _ in todo}):
         checks.refuse_checks_of_nothing(lesson)
-    if arguments.jail and jail.missing():
-        raise ValueError(jail.MISSING)
+    if arguments.jail:
+        isolation.refuse()
     examined = audit(todo, arguments.jobs, force=arguments.force, jailed=arguments.jail)
     if arguments.record:
         examined = record(todo, examined, arguments.jobs)

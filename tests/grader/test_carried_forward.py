@@ -10,7 +10,7 @@ import pytest
 from nbgrader.converters import Autograde
 
 from autograder.checking.expect import CheckFailed, Hint
-from autograder.grading import outcome
+from autograder.grading import isolation, outcome
 from autograder.grading.jail import outside
 from autograder.grading.nbgrader import library
 from autograder.grading.outcome import CellOutcome, Tried
@@ -343,7 +343,7 @@ def test_no_answer_has_the_best_of_two_behaviours():
     cell(handed_in, "03-ex5-training-step").source = TWO_BEHAVIOURS
     tests = ("03-ex4-ema-update-test", "03-ex5-training-step-test")
     handed_in.cells = [one for one in handed_in.cells if not one.id.endswith("-test") or one.id in tests]
-    graded = workers.execute(workers.Task(("ada", "03_step"), handed_in, nb))
+    graded = workers.execute(workers.Task(("ada", "03_step"), handed_in, nb, isolation.kernels(True)))
     assert [outcome.of_metadata(cell(graded, test)).score for test in tests] == [1.75, 2.5]
     of_one_answer = carried_forward._of_one_answer
     assert of_one_answer({"a"}, {"a", "b"}) == {"a", "b"} and not of_one_answer({"a", "c"}, {"a", "b"})

@@ -9,7 +9,6 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.grading.jail import kernel as kernels
-from autograder.grading.running import submission
 from autograder.lessons import notebook
 from ranks.stopwatch import family
 
@@ -236,11 +235,11 @@ def test_folders_of_graders_that_were_killed_are_removed_after_some_hours():
 
 
 def test_a_large_package_is_loaded_for_the_lessons_that_import_it():
-    assert submission.large_modules(notebook.read("03_step")) == frozenset()
-    assert submission.large_modules(notebook.read("04_accumulation")) == {"sklearn.datasets"}
+    assert kernels.large_modules(notebook.read("03_step")) == frozenset()
+    assert kernels.large_modules(notebook.read("04_accumulation")) == {"sklearn.datasets"}
     loaded = "import sys; assert ('sklearn.datasets' in sys.modules) is "
     for lesson, expected in (("03_step", False), ("04_accumulation", True)):
-        with submission.kernels_for(notebook.read(lesson), {}, jail=True) as new_kernel:
+        with kernels.kernels_for(notebook.read(lesson), {}) as new_kernel:
             kernel = new_kernel()
             kernel.start()
             assert kernel.run(f"{loaded}{expected}", 60).status == "ok"

@@ -104,7 +104,7 @@ def test_tasks_are_prepared_while_workers_start():
 
 def test_what_workers_import_has_nothing_of_nbgrader():
     """It takes a third of a second, in which no submission is graded."""
-    code = "import sys, autograder.grading.running.preload; print([n for n in sys.modules if n.startswith('nbgrader')])"
+    code = "import sys, autograder.grading.preload; print([n for n in sys.modules if n.startswith('nbgrader')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
 
@@ -238,7 +238,7 @@ def test_a_scheduler_that_does_not_answer_is_one_line(course, capsys):
 
 @pytest.mark.parametrize("error", [OSError(109, "Too many references"), outside.JailError("it did not start")])
 def test_a_task_whose_jail_did_not_start_is_tried_again_at_the_end(monkeypatch, error):
-    tasks = [workers.Task((f"student-{number}", LESSON), new_notebook(), new_notebook()) for number in range(3)]
+    tasks = [workers.Task((f"student-{number}", LESSON), new_notebook(), new_notebook(), "") for number in range(3)]
     tried = []
 
     def attempt(task):
@@ -268,7 +268,7 @@ PASSED = executed(outcome.CellOutcome("ok"))
 @pytest.mark.parametrize("bad", [stopped("timeout"), stopped("error", "HangError")])
 def test_what_fails_by_time_or_a_hang_is_tried_again_alone_before_it_counts(monkeypatch, bad):
     """Beside hundreds of busy processes of another submission, right answers met limits of time."""
-    tasks = [workers.Task((f"student-{number}", LESSON), new_notebook(), new_notebook()) for number in range(3)]
+    tasks = [workers.Task((f"student-{number}", LESSON), new_notebook(), new_notebook(), "") for number in range(3)]
     tried = []
 
     def attempt(task):

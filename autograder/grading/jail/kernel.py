@@ -6,6 +6,7 @@ define, and a handle (`handles`) for each name of the submission that the cell m
 
 from __future__ import annotations
 
+import ast
 import builtins
 import contextlib
 import functools
@@ -34,8 +35,36 @@ from autograder.lessons import names, notebook
 #: Seconds within which a submission's process must answer after a failed test; else a new one is started.
 HEALTHY = 10
 
+#: Packages that few lessons use. They take a second to import, and with them each fork takes a third longer.
+LARGE = ("sklearn", "scipy")
+
 #: The folders that the jail and this process share files in, one for each running process of a submission.
 _folders: set[str] = set()
+
+
+def prepare() -> None:
+    """Start this process's jail."""
+    outside.shared()
+
+
+@contextlib.contextmanager
+def kernels_for(lesson: nbformat.NotebookNode, files: dict[str, bytes]) -> Iterator[Callable[[], JailedKernel]]:
+    """Makes kernels in this process's jail, which has loaded the large modules that the lesson imports."""
+    modules = large_modules(lesson)
+    yield lambda: JailedKernel(outside.shared(modules), lesson, files)
+
+
+def large_modules(lesson: nbformat.NotebookNode) -> frozenset[str]:
+    """The modules of large packages that a lesson's own cells import."""
+    found: set[str] = set()
+    for cell in lesson.cells:
+        if cell.cell_type == "code" and any(package in cell.source for package in LARGE):
+            for node in ast.walk(ast.parse(cell.source)):
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    found.add(node.module)
+                elif isinstance(node, ast.Import):
+                    found.update(alias.name for alias in node.names)
+    return frozenset(name for name in found if name.split(".")[0] in LARGE)
 
 
 def leave_nothing() -> None:

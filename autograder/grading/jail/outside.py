@@ -28,6 +28,7 @@ from autograder.grading import jail as package
 from autograder.grading.jail import DOES_NOT_START, FILES_INSIDE, MISSING, control_groups, own_user, shown_files, wire
 from autograder.grading.limits import unbound_memory
 from autograder.grading.running import clock
+from autograder.grading.running.kernels import NotStartedError
 from autograder.lessons import notebook
 from ranks.stopwatch import family
 
@@ -40,7 +41,7 @@ CHOOSES_KERNELS = re.compile("(OPENBLAS|MKL|NVPL|DNNL|ONEDNN|ATEN|NPY|BLIS)_")
 UNREADABLE = "the submission sent a reply that cannot be read"
 
 
-class JailError(RuntimeError):
+class JailError(NotStartedError):
     """The jail cannot be used on this machine."""
 
 

@@ -11,7 +11,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Integer, List, Unicode
 
 from autograder import checks, properties
-from autograder.grading import outcome
+from autograder.grading import isolation, outcome
 from autograder.grading.nbgrader import checklist, library
 from autograder.grading.nbgrader.submission_files import lesson_notebook, taken
 from autograder.grading.running import submission
@@ -80,6 +80,11 @@ class RunCells(NbGraderPreprocessor):
         False, help="Also run the lesson's unchanged demonstrations, on which no answer and no test depends."
     ).tag(config=True)
     data_files = List(Unicode(), help="Patterns of files that are taken from a submission.").tag(config=True)
+
+    @property
+    def kernels(self) -> str:
+        """The module that makes the kernels."""
+        return isolation.kernels(self.jail)
 
     @property
     def limits(self) -> Limits:

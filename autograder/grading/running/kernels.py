@@ -1,13 +1,14 @@
 """What runs a cell: a kernel, its replies, and the outputs that it collects.
 
-`Kernel` is what `run_cells` needs of one. `LocalKernel` is Jupyter's own, with the rights of the person who grades. The
-kernel in a jail is `jail.kernel.JailedKernel`.
+`Kernel` is what `run_cells` needs of one, `Kernels` what makes them. This module makes `LocalKernel`s, Jupyter's own,
+with the rights of the person who grades; another one makes kernels without rights (`grading.isolation`).
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
 import json
 import os
 import queue
@@ -15,8 +16,10 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, cast
 
 import nbformat
 from jupyter_client import BlockingKernelClient, KernelManager
@@ -69,6 +72,50 @@ class Kernel(Protocol):
 
     def run_test(self, source: str, timeout: float) -> Reply:
         """Run a grade cell."""
+
+
+class NotStartedError(RuntimeError):
+    """No kernel could be started, which need not be the submission's fault."""
+
+
+class Kernels(Protocol):
+    """A module that makes kernels."""
+
+    def prepare(self) -> None:
+        """Start in this process what the first kernel would have to wait for. NotStartedError if that does not work."""
+
+    def kernels_for(
+        self, lesson: nbformat.NotebookNode, files: dict[str, bytes]
+    ) -> contextlib.AbstractContextManager[Callable[[], Kernel]]:
+        """Makes kernels for a submission to this lesson. files: the others in the notebook's folder, by name."""
+
+    def leave_nothing(self) -> None:
+        """End what `prepare` and kernels have started, and remove their files, in the middle of their work."""
+
+
+def module(name: str) -> Kernels:
+    """The module of this name that makes kernels."""
+    found: Any = importlib.import_module(name)
+    return cast(Kernels, found)
+
+
+def prepare() -> None:
+    """A local kernel waits for nothing."""
+
+
+def leave_nothing() -> None:
+    """Local kernels end with the process that started them."""
+
+
+@contextlib.contextmanager
+def kernels_for(lesson: nbformat.NotebookNode, files: dict[str, bytes]) -> Iterator[Callable[[], Kernel]]:
+    """Makes local kernels, in a folder with these files."""
+    with tempfile.TemporaryDirectory(prefix="submission-") as folder:
+        for name, content in files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        yield lambda: LocalKernel(folder)
 
 
 class LocalKernel:

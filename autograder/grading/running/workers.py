@@ -1,8 +1,8 @@
 """Runs submissions in worker processes on this machine, or on the machines of a Dask cluster.
 
 A task is all that a worker needs, as data: the restored notebook, the instructor's, the other files in its folder, the
-limits. A worker keeps its jail and the known wrong answers' outcomes from one task to the next, which is why grading a
-class takes less time than grading its notebooks one by one. Workers do not write grades: `course` does.
+limits. A worker keeps what its kernels have started, and the known wrong answers' outcomes, from one task to the next,
+which is why a class takes less time than its notebooks one by one. Workers do not write grades: `course` does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 from nbformat import NotebookNode
 
 from autograder.grading import limits, outcome
-from autograder.grading.running import clock, submission
+from autograder.grading.running import clock, kernels, submission
 from autograder.grading.running.run_cells import Limits
 
 #: A worker takes seconds to start: for fewer submissions than this, another one saves no time.
@@ -41,16 +41,16 @@ AHEAD, PREPARED = 2, 100
 class Task:
     """One notebook to run. nb: the restored one. lesson: the instructor's. files: the others in its folder, by name.
 
-    limits, jail, demonstrations: as `steps.RunCells` has them.
+    kernels: the module that makes its kernels (`kernels.Kernels`). limits, demonstrations: as `RunCells` has them.
     again: the cells have been run, and only tests that fail are tried once more.
     """
 
     name: tuple[str, str]
     nb: NotebookNode
     lesson: NotebookNode
+    kernels: str
     files: dict[str, bytes] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
-    jail: bool = True
     demonstrations: bool = False
     again: bool = False
 
@@ -97,14 +97,14 @@ class Workers:
     """Where tasks run: in `jobs` other processes, on a Dask cluster, or in this process. To be used in a `with`.
 
     expected: how many tasks there will be. scheduler: address of a Dask scheduler, to use its workers instead.
-    jail: the tasks run in jails. Then even one worker is another process: a submission may be the end of it. It starts
-    its jail at once, while this process still prepares the tasks.
+    kernels: the module whose kernels the tasks use, if a submission may be the end of its worker. Then even one worker
+    is another process. It prepares the kernels at once, while this process still prepares the tasks.
     """
 
-    def __init__(self, expected: int, jobs: int = 1, scheduler: str = "", jail: bool = False):
+    def __init__(self, expected: int, jobs: int = 1, scheduler: str = "", kernels: str = ""):
         self.scheduler = scheduler
         self.jobs = max(1, min(jobs, -(-expected // WORTH_A_WORKER)))
-        self.jail = jail
+        self.kernels = kernels
         self.pool: concurrent.futures.ProcessPoolExecutor | None = None
         self.starting: threading.Thread | None = None
         self.client: Any = None
@@ -112,7 +112,7 @@ class Workers:
     def __enter__(self) -> Workers:
         if self.scheduler:
             self.client = _client(self.scheduler)
-        elif self.jobs > 1 or self.jail:
+        elif self.jobs > 1 or self.kernels:
             self._start_pool()
         return self
 
@@ -137,16 +137,14 @@ class Workers:
     def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
         """Each task with its executed notebook or its error, in the order in which they end.
 
-        A task whose jail did not start is tried again after all others: that need not be its own fault. So are tests
+        A task whose kernel did not start is tried again after all others: that need not be its own fault. So are tests
         that failed by a limit of time or by a hang, after that and one notebook at a time: a neighbor may have had the
         processors. Of these, what the second run says counts.
         """
-        from autograder.grading.jail import outside
-
         unstarted, slow = list[Task](), list[Outcome]()
         for some in (tasks, unstarted):
             for found in self._run(some):
-                if some is tasks and isinstance(found[2], (OSError, outside.JailError)):
+                if some is tasks and isinstance(found[2], (OSError, kernels.NotStartedError)):
                     unstarted.append(found[0])
                 elif _is_slow(found):
                     slow.append(found)
@@ -168,7 +166,7 @@ class Workers:
     def _start_pool(self) -> None:
         if self.pool is not None:
             self.pool.shutdown()
-        self.pool = concurrent.futures.ProcessPoolExecutor(self.jobs, _context(), _begin, (self.jail,))
+        self.pool = concurrent.futures.ProcessPoolExecutor(self.jobs, _context(), _begin, (self.kernels,))
         # In a thread: the first worker is there when the process from which it is forked has imported everything.
         self.starting = threading.Thread(target=_start_workers, args=(self.pool, self.jobs), daemon=True)
         self.starting.start()
@@ -258,40 +256,37 @@ def _context() -> multiprocessing.context.BaseContext:
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["autograder.grading.running.preload"])
+    context.set_forkserver_preload(["autograder.grading.preload"])
     return context
 
 
-def _begin(jail: bool) -> None:
-    """Prepare a fresh worker, before its first task is ready."""
+def _begin(makes: str) -> None:
+    """Prepare a fresh worker, before its first task is ready. makes: the module whose kernels the tasks use, or ""."""
     from ranks import processes
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes of the terminal; the parent ends this
-    signal.signal(signal.SIGTERM, lambda *_: _leave())
+    signal.signal(signal.SIGTERM, lambda *_: _leave(makes))
     if sys.platform == "linux":
         processes.fork_server()  # before there are threads
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(makes,), daemon=True).start()
     limits.bound_memory(limits.WORKER_MEMORY)
-    if jail:
-        from autograder.grading.jail import outside
-
-        with contextlib.suppress(outside.JailError):  # the first task will report it
-            outside.shared()
+    if makes:
+        with contextlib.suppress(kernels.NotStartedError):  # the first task will report it
+            kernels.module(makes).prepare()
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(makes: str) -> None:
     """End this worker when its parent ends; a worker whose parent was killed would wait for tasks forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    _leave()
+    _leave(makes)
 
 
-def _leave() -> None:
-    """End this worker at once, with its jails and its files."""
-    from autograder.grading.jail import kernel
-
-    kernel.leave_nothing()
+def _leave(makes: str) -> None:
+    """End this worker at once, with what its kernels have started, and their files."""
+    if makes:
+        kernels.module(makes).leave_nothing()
     os._exit(1)
 
 

@@ -7,9 +7,11 @@ import gc
 import importlib
 import os
 
+from autograder.grading import isolation
+
 gc.disable()  # until `make_forks_cheap`: imports make no garbage
 os.environ["OMP_NUM_THREADS"] = "1"  # each core has a worker already, and each worker a jail that computes
-for name in ("autograder.grading.running.workers", "autograder.grading.jail.kernel"):
+for name in ("autograder.grading.running.workers", isolation.kernels(True)):
     importlib.import_module(name)
 server = importlib.import_module("ranks.server")
 server.preload()
