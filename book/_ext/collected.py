@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from docutils import nodes
 from docutils.statemachine import StringList
-from effort import effort_of, exercises
+from effort import effort_of, exercises, hours
 from sphinx.util.docutils import SphinxDirective
 
 #: Sections of a chapter that come after its prose.
@@ -132,9 +132,9 @@ def _released(chapter: Chapter, root: Path) -> dict:
 
 
 def _hours(notebook: dict) -> str:
-    """How long an assignment takes, by its first cell: `2 hours`."""
-    found = re.search(r"^About (.+? hours?)\b", "".join(notebook["cells"][0]["source"]), re.MULTILINE)
-    return found[1] if found else "–"
+    """How long an assignment takes, by its first cell: `3½ hours`."""
+    least, most = (f"{value:g}".replace(".5", "½") for value in hours(notebook) or (0, 0))
+    return "–" if least == "0" else f"{least} hours" if least == most else f"{least} to {most} hours"
 
 
 def _efforts(chapters: list[Chapter], root: Path) -> list[str]:

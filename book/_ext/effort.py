@@ -7,6 +7,9 @@ page; any other chapter those of the whole page.
 
 The minutes are counted from words, lines of code, displayed formulas and figures, and rounded up to whole fives. Words
 among many numbers, which a reader believes or checks one by one, count four times.
+
+The role `{hours}` puts the hours of all lessons on a page: {hours}`reading`, of the cores of the chapters, or
+{hours}`assignments`, as their first cells say.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
@@ -29,8 +34,30 @@ WORD, LINE, FORMULA, FIGURE = 1 / 90, 1 / 9, 2 / 3, 4 / 3
 MANY_NUMBERS, SLOWER = 0.12, 4
 
 
+#: Numbers that the first cell of an assignment may spell out.
+SPELLED = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5}
+DURATION = re.compile(r"^(?:(\w+) sittings of )?about ([\w½]+)(?: to ([\w½]+))? hours?\b", re.MULTILINE | re.IGNORECASE)
+
+
 class effort_of(nodes.inline):  # noqa: N801, as docutils calls its nodes
     """Stands for the line of effort of a chapter, until all chapters have been read. `chapter`: its document's name."""
+
+
+class hours_of(nodes.inline):  # noqa: N801, as docutils calls its nodes
+    """Stands for the hours of all lessons, until all chapters have been read. `what`: reading or assignments."""
+
+
+def hours(notebook: dict) -> tuple[float, float] | None:
+    """How long an assignment takes, at least and at most, by its first cell; None if that does not say."""
+    found = DURATION.search("".join(notebook["cells"][0]["source"]))
+    if not found:
+        return None
+    sittings, least, most = map(_number, (found[1] or "one", found[2], found[3] or found[2]))
+    return sittings * least, sittings * most
+
+
+def _number(text: str) -> float:
+    return SPELLED.get(text.lower()) or float(text.replace("½", ".5"))
 
 
 def exercises(notebook: dict) -> list[tuple[int, str, int]]:
@@ -120,8 +147,28 @@ class Effort(SphinxTransform):
         title.parent.insert(title.parent.index(title) + 1, line)
 
 
+def _role(name: str, rawtext: str, what: str, *args: Any) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+    return [hours_of(what=what)], []
+
+
+def _fill(app: Any, doctree: nodes.document, docname: str) -> None:
+    """Put the hours of all lessons in the place of what stands for them."""
+    for node in list(doctree.findall(hours_of)):
+        if node["what"] == "reading":
+            chapters = [name for name in app.env.found_docs if re.fullmatch(r"book/\d\d_\w+", name)]
+            total = sum(said(app.env.get_doctree(name)) for name in chapters) / 60
+        else:
+            files = Path(app.srcdir, "notebooks").glob("[0-9][0-9]_*/[0-9][0-9]_*.ipynb")
+            spans = [hours(json.loads(path.read_text(encoding="utf-8"))) for path in files if ".mine" not in path.name]
+            total = sum(statistics.mean(span) for span in spans if span)
+        node.replace_self(nodes.Text(f"{total:.0f}"))
+
+
 def setup(app):
-    """Register the node and the transform."""
+    """Register the nodes, the transform and the role."""
     app.add_node(effort_of)
+    app.add_node(hours_of)
+    app.add_role("hours", _role)
+    app.connect("doctree-resolved", _fill)
     app.add_transform(Effort)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -74,8 +74,9 @@ def named(layout: Layout) -> str:
     """A layout in the words of lesson 15: "dp 32, tp 4, pp 2", broken only between axes; what is 1 is left out."""
     sizes = {axis: getattr(layout, axis) for axis in ("dp", "tp", "pp", "cp", "ep")}
     axes = ", ".join(f"{axis}{BLANK}{size}" for axis, size in sizes.items() if size > 1)
+    shard = f" over{BLANK}{layout.shard}" if layout.shard else ""
     again = f", {layout.recomputation}" if layout.recomputation else ""
-    return f"{axes}{', ' * bool(axes)}ZeRO{NONBREAKING}{layout.zero_stage}{again}"
+    return f"{axes}{', ' * bool(axes)}ZeRO{NONBREAKING}{layout.zero_stage}{shard}{again}"
 
 
 def in_address(value: Any) -> str:
@@ -238,8 +239,16 @@ def boxes(folder: Path) -> list[Box]:
     return found
 
 
+def together(found: list[Box]) -> list[list[Box]]:
+    """The boxes, those that say the same thing in one list."""
+    same: dict[tuple[Model, int, str], list[Box]] = {}
+    for box in found:
+        same.setdefault((box.model, box.batch, box.words), []).append(box)
+    return list(same.values())
+
+
 def collected_tables(found: list[Box]) -> list[str]:
-    """Three tables of MyST: memory, bytes and time of each box on each machine."""
+    """Three tables of MyST: memory, bytes and time of the boxes on each machine, equal ones in one row."""
     lines = []
     headings = ("Memory per GPU, in GB", "What a GPU sends in a step, in GB", "Time of a step, in seconds")
     for place, heading in enumerate(headings):
@@ -249,12 +258,12 @@ def collected_tables(found: list[Box]) -> list[str]:
             f"| lesson | layout | {' | '.join(name.replace(' ', BLANK) for name, *_ in MACHINES)} |",
         ]
         lines += ["|---|---|" + "---:|" * len(MACHINES)]
-        for box in found:
+        for box, *others in together(found):
             cells = [
                 re.sub(r"( GB| s)$|^[^\d].*$|^$", "", row.cells[place]) or "\N{EN DASH}" for row in box.predictions
             ]
-            lesson = f"{{doc}}`{box.chapter[:2]} </book/{box.chapter}>`"
-            lines.append(f"| {lesson} | {box.words} | {' | '.join(cells)} |")
+            lessons = ", ".join(f"{{doc}}`{one.chapter[:2]} </book/{one.chapter}>`" for one in (box, *others))
+            lines.append(f"| {lessons} | {box.words} | {' | '.join(cells)} |")
         lines.append("")
     return lines
 

@@ -70,6 +70,30 @@ def test_exercises_are_found_wherever_their_heading_stands():
     assert collected.exercises({"cells": cells}) == [(2, "`f(x)`", 1), (10, "the whole", 3)]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("About 2 to 4 hours: the less if you can · 2 points", "2 to 4 hours"),
+        ("About 3½ hours, in two sittings · 2 points", "3½ hours"),
+        ("Two sittings of about two hours; stop where you like", "4 hours"),
+        ("It takes hours", "–"),
+    ],
+)
+def test_an_assignment_says_how_long_it_takes(text, expected):
+    assert collected._hours({"cells": [{"source": ["# A title\n", "\n", text]}]}) == expected
+
+
+def test_the_shortest_way_to_the_capstone_has_all_that_it_builds_on():
+    pairs = re.findall(r"\b(\d\d)<([\d,]+)", (notebook.ROOT / "book" / "index.md").read_text())
+    needs, way = {lesson: set(on.split(",")) for lesson, on in pairs}, {"17"}
+    while more := set().union(*(needs.get(lesson, set()) for lesson in way)) - way:
+        way |= more
+    said = re.search(
+        r"way to the capstone is (.*?), and each", (notebook.ROOT / "book/start/student.md").read_text(), re.S
+    )
+    assert re.findall(r"\d\d", said[1]) == sorted(way)
+
+
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_nothing_of_a_lesson_is_left_out(lesson):
     chapter = (notebook.ROOT / "book" / f"{lesson}.md").read_text()

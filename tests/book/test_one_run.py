@@ -17,6 +17,7 @@ from ranks.model import LLAMA3_8B, flops_per_token
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
 
+import live_figure
 import running_model
 
 BOXES = running_model.boxes(notebook.ROOT / "book")
@@ -111,6 +112,40 @@ def test_the_page_has_the_box_of_every_chapter_that_has_one(tmp_path):
     for column in (1, 2, 3):
         added = sum(float(row[column].replace(",", "")) for row in parts if row[column])
         assert added == pytest.approx(float(together[column].replace(",", "")), abs=0.0005 * len(parts))
+
+
+def test_lessons_whose_boxes_say_the_same_share_a_row():
+    same = running_model.together(BOXES)
+    assert sorted(box.chapter for row in same for box in row) == [box.chapter for box in BOXES]
+    assert all(box.predictions == row[0].predictions for row in same for box in row)
+    assert len({(row[0].words, row[0].batch) for row in same}) == len(same)
+
+
+def test_the_picture_has_the_numbers_of_the_boxes_and_the_story_tells_what_it_shows():
+    figure = live_figure.module("one_run")
+    lines = {lesson: line for line in figure.lines() for lesson in line.lessons.split(", ")}
+    for box in BOXES:
+        if box.chapter[:2] in lines:
+            row = next(row for row in box.predictions if row.name == running_model.ADDED_UP)
+            sums = [sum(parts.values()) for parts in lines[box.chapter[:2]].columns if parts]
+            assert sums == pytest.approx(
+                [row.found.nbytes / GB, sum(row.sent.values()) / GB, row.found.seconds][: len(sums)]
+            )
+    held, sent, seconds = (
+        {lesson: line.columns[i] and sum(line.columns[i].values()) for lesson, line in lines.items()} for i in range(3)
+    )
+    assert [lesson for lesson in lines if not seconds[lesson]] == ["01", "03", "08"]
+    assert {"02", "06", "07", "10"} <= set(lines["10"].lessons.split(", "))
+    assert (
+        sent["09"] > sent["10"] and seconds["09"] < seconds["10"] and lines["10"].columns[2]["compute"] > seconds["09"]
+    )
+    assert lines["05"].columns[2]["communication"] > lines["12"].columns[2]["communication"]
+    assert held["11"] == min(held.values()) and sent["11"] == min(sent.values())
+    took = [value for value in seconds.values() if value]
+    assert seconds["11"] == max(took) and lines["11"].columns[2]["waiting"] > seconds["11"] / 2
+    assert seconds["15"] == min(took) and lines["15"].layout == "ZeRO‑3 over\xa064"
+    assert lines["15"].columns[2]["communication"] < lines["09"].columns[2]["communication"]
+    assert "12, tp" in figure.still()[1]
 
 
 def test_a_box_leads_to_its_settings(tmp_path):

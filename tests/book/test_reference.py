@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from bs4 import BeautifulSoup
 
 from autograder.lessons import notebook
@@ -27,12 +28,22 @@ def test_the_table_of_efforts_says_what_each_chapter_says(book):
         assert all(needed < number for needed in needs.split(", ") if needed != "–")
 
 
+@pytest.mark.parametrize("name", ["formulas", "errors"])
+def test_a_section_that_a_page_of_reference_names_is_there(name):
+    named = re.findall(r"lesson (\d\d), \*([^*]+)\*", (ROOT / "book" / "reference" / f"{name}.md").read_text())
+    for number, title in named:
+        (chapter,) = (ROOT / "book").glob(f"{number}_*.md")
+        heading = rf"^(#+|:::+\{{dropdown\}}) {re.escape(title)}$"
+        assert re.search(heading, chapter.read_text(), re.MULTILINE), f"{chapter.name} has no section {title!r}"
+    assert len(named) > 4
+
+
 def squeezed(formula):
     """A formula without what does not change it."""
     return re.sub(r"\\[,;!]|\\left|\\right|\\[Bb]ig[glr]?|\s|\\text|[{}&]|\.$|\\[dt]?frac", "", formula)
 
 
-def test_each_formula_stands_in_the_chapters(book):
+def test_each_formula_stands_in_the_chapters():
     """Each formula of the sheet, or each of its parts with an operator, is found in some chapter as it stands."""
     chapters = squeezed("".join(path.read_text() for path in sorted((ROOT / "book").glob("[0-9][0-9]_*.md"))))
     text = (ROOT / "book" / "reference" / "formulas.md").read_text()
@@ -49,14 +60,18 @@ def test_each_formula_stands_in_the_chapters(book):
 
 #: What the chapters say in words or in another order.
 WRITTEN_OTHERWISE = {
-    "bus bandwidth of an all-reduce of $t$ seconds",
+    "bus bandwidth of an all-reduce",
     "MFU",
-    "arithmetic intensity of a product of $r \\times i$ and $i \\times o$ in bf16",
-    "arrival of the last of $K$ buckets",
-    "micro-batches of unequal counts $c_k$, $C = \\sum_k c_k$",
-    "noise $\\sigma^2$ from the ranks' gradients",
-    "error of a sum of $n$ numbers",
-    "ZeRO stage 0, 1, 2, 3",
+    "arithmetic intensity of an $r \\times i$ by $i \\times o$ matrix multiplication in bf16",
+    "tokens per GPU and micro-batch that hide ZeRO-1's reduce-scatter and all-gather, without the first and last piece",
+    "tokens per GPU and micro-batch that hide FSDP's gathers in forward, and all its collectives in backward",
+    "arrival of the last of $K$ buckets; $t_k$",
+    "gradient of micro-batches of unequal counts",
+    "variance of single examples' gradients, estimated from the ranks'",
+    "error of a sum of $n$ numbers $t_i$ in any order; $u$",
+    "ZeRO stage 0, 1, 2, 3, bytes per rank",
+    "communication over computation in forward; over a step two thirds of it",
+    "share of the time that is lost to failures, saves themselves aside",
 }
 
 
