@@ -11,9 +11,9 @@ CHOICES = (
     (("d", (1, 2)), ("e", (0, 3)), ("f", (1, 2))),
 )
 OWN = 2
-#: In units of the picture: a cell, the distance of two frames, a rank's panel, the left edge; the y of each row.
-CELL, HIGH, GAP, PANEL, LEFT = 26, 22, 8, 228, 4
-TOKENS, SORTED, RECEIVED, GROUPED = 40, 100, 200, 300
+#: In units of the picture: a cell, the distance of two frames, a rank's panel, the left edge, the rows' names; each y.
+CELL, HIGH, GAP, PANEL, LEFT, NAMES = 26, 22, 8, 228, 4, 428
+TOKENS, SORTED, RECEIVED, GROUPED = 40, 90, 180, 270
 #: A row: (rank of its token, letter, expert).
 Row = tuple[int, str, int]
 
@@ -99,18 +99,11 @@ def still() -> tuple[str, str]:
     three = (sent(), received(), grouped())
     marks += _lines(three[0], three[1], SORTED + HIGH + 3, RECEIVED - 18)
     marks += _lines(three[1], three[2], RECEIVED + HIGH + 3, GROUPED - 18)
-    names = (
-        "one row per choice, sorted by expert",
-        "received: rank after rank",
-        "grouped by expert, computed",
-    )
-    for blocks, y, name in zip(three, (SORTED, RECEIVED, GROUPED), names, strict=True):
+    names = (("one row per", "choice, sorted"), ("as received,", "rank after rank"), ("grouped", "by expert"))
+    for blocks, y, lines in zip(three, (SORTED, RECEIVED, GROUPED), names, strict=True):
         for rank in range(len(CHOICES)):
             marks += _cells(blocks[rank], rank, y)
-        below = y + HIGH + 17 if y == GROUPED else y - 22
-        if y == RECEIVED:
-            marks.append(box(1, below - 12, 6 * len(name) + 4, 17, "pill", 8))
-        marks.append(label(8 if y == RECEIVED else LEFT, below, name, "still-label"))
+        marks += [label(NAMES, y + 8 + 13 * number, line, "still-label") for number, line in enumerate(lines)]
     wide = 2 * PANEL + LEFT
     marks.append(box(wide / 2 - 44, (SORTED + RECEIVED) / 2 - 4, 88, 19, "pill", 9))
     marks.append(label(wide / 2, (SORTED + RECEIVED) / 2 + 10, "all-to-all", "still-title", "middle"))
@@ -125,4 +118,4 @@ def still() -> tuple[str, str]:
         )
         + "."
     )
-    return drawing(wide, GROUPED + HIGH + 26, marks), alt
+    return drawing(NAMES + 92, GROUPED + HIGH + 6, marks), alt
