@@ -6,7 +6,7 @@ from drawing import box, drawing, label
 
 from autograder.lessons import notebook
 
-CAPTION = "Causal attention on a ring of four ranks: blocks of queries and keys, and the time of each step, to scale"
+CAPTION = "Causal attention on a ring of four ranks. A row is a query, a color its rank, a number the step; below: time"
 LENGTH, RANKS = 16, 4
 LAYOUTS = ("contiguous", "striped", "zigzag")
 #: In units of the picture: a cell's size, the space between two squares, a lane, and what one pair takes.

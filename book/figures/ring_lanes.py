@@ -14,7 +14,7 @@ from benchmarks.measured import results
 from ranks.cluster import find
 from ranks.model import LLAMA3_8B
 
-CAPTION = "Attention of one layer of Llama 3 8B on a ring of four H100s on four nodes, one rank's lanes, to scale"
+CAPTION = "Attention of one layer of Llama 3 8B on a ring of four H100s on four nodes: one rank's lanes"
 RANKS = 4
 #: (tokens per rank, units of the picture per millisecond, milliseconds of the scale bar).
 ROWS = ((8192, 26, 2), (2048, 130, 0.5))
@@ -30,20 +30,20 @@ class Times(NamedTuple):
     gradients: float
 
 
-def times(tokens: int, dearer: float = 1.0) -> Times:
-    """One step of a zigzag ring: half of the pairs of a block. dearer: a factor for every hop."""
+def times(tokens: int) -> Times:
+    """One step of a zigzag ring: half of the pairs of a block."""
     m, h100, kernel = LLAMA3_8B, find("H100"), results()[f"cudnn attention, {tokens} tokens"]
     flops = 4 * m.heads * m.head_dim * tokens**2 / 2
     forward, backward = (kernel[f"measured_{way}_tflops"] * 1e12 for way in ("forward", "backward"))
     block = 2 * m.kv_heads * m.head_dim * tokens
-    hop, gradients = (1e3 * dearer * h100.send_seconds(size * block, h100.domain) for size in (2, 4))
+    hop, gradients = (1e3 * h100.send_seconds(size * block, h100.domain) for size in (2, 4))
     return Times(1e3 * flops / forward, 2.5e3 * flops / backward, hop, gradients)
 
 
 def bars(found: Times, backward: bool) -> list[tuple[str, int, float, float]]:
     """(what, step, start, end) on one rank; all ranks do the same at the same time.
 
-    A block goes on as soon as it has arrived. Its gradients can go on when this rank has added its own.
+    A block goes on when this rank begins to compute with it, its gradients when this rank has added its own.
     """
     jobs: list[tuple[str, int, float, float]] = []
     compute = network = arrived = 0.0
@@ -102,6 +102,6 @@ def still() -> tuple[str, str]:
         marks += [box(x, y - 10, 14, 12, kind, 0), label(x + 20, y, text)]
     alt = (
         "Timelines to scale, with a lane for compute and one for the network, for pieces of two lengths: a forward of "
-        f"four steps, then a backward. {'; '.join(said)}. In backward nothing is left to hide the last gradients."
+        f"four steps, then a backward. {'; '.join(said)}. In this backward nothing is left to hide the last gradients."
     )
     return drawing(wide + 4, y + 8, marks), alt
