@@ -183,7 +183,7 @@ class Failing:
     """A save that must fail on every rank, or one after those; root: from outside, on rank 0."""
 
     wrong: str = complaint()
-    root: Any = fact("what root holds, as {}")
+    root: Any = fact("what root holds under names of checkpoints, as {}")
     when: str = ""
 
 
@@ -221,7 +221,8 @@ def saving_fails_on_all_ranks(save_sharded: Any, *, rng: np.random.Generator) ->
     right = {there.name: contents_of(there), "step_00000021": empty, saves[-1].name: contents_of(saves[-1])}
 
     def sees(found: list[list[Failing]]) -> list[list[Failing]]:
-        found[0][-1].root = {path.name: contents(path) for path in (folder / "files").iterdir()}
+        # What has a temporary name is looked at by leftovers_of_a_killed_save_are_cleared.
+        found[0][-1].root = {path.name: contents(path) for path in (folder / "files").glob("step_*")}
         return found
 
     expect = [[Failing("") for _ in saves] for _ in range(3)]
