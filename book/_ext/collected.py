@@ -133,8 +133,11 @@ def _released(chapter: Chapter, root: Path) -> dict:
 
 def _hours(notebook: dict) -> str:
     """How long an assignment takes, by its first cell: `3½ hours`."""
-    least, most = (f"{value:g}".replace(".5", "½") for value in hours(notebook) or (0, 0))
-    return "–" if least == "0" else f"{least} hours" if least == most else f"{least} to {most} hours"
+    span = hours(notebook)
+    if not span:
+        return "–"
+    least, most = (f"{value:g}".replace(".5", "½") for value in span)
+    return f"{least}{f' to {most}' * (least != most)} hour{'s' * (span[1] > 1)}"
 
 
 def _efforts(chapters: list[Chapter], root: Path) -> list[str]:
