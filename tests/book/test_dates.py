@@ -14,12 +14,14 @@ MADE = {
     "001199898c4badd01eaf0785c212d8ed7ce83042": "2025-12-12",  # Megatron-LM
     "067f987df03b8355b03192d88d70f1709fedf51a": "2026-08-22",  # Megatron-Bridge
     "11ceb1d2acc50dcb0fb5b3b9927b874ee8f625b8": "2026-07-27",  # Megatron-LM
+    "3ff7b24aa0e23db4a575f7dc4bc6f815008ac6fd": "2026-08-19",  # orbax
     "744d01e18b79512572f64a6bbd8b5f4a725203a7": "2026-08-22",  # ml-engineering
     "7eb7087885f7ffaf51148a9df3289d73b8709fbd": "2026-04-03",  # torchft
     "b5bcd76c66d0acb1a08b176d9639425bc55e0b2a": "2026-08-21",  # torchtitan
     "d0067d0da6cb01811b8072a7d304f0e00344ce2b": "2026-08-22",  # Transformer Engine
     "d8686d9c7015c39ce91dd01788c0ab111a24818b": "2026-08-07",  # nvidia-resiliency-ext
     "d98e8a64ddf34856e74b24714e3bedb2f5a39553": "2026-08-22",  # Megatron-LM
+    "dd758caf451848bd150e1046af3d0a73e5fff38d": "2026-07-14",  # DeepEP
     "fa6c5014c9f6e9ee789da2d9c20d5126fee8df0d": "2026-06-22",  # OLMo-core
 }
 #: So many months a link may be older than its box without a word: files change less often than they are read.
