@@ -1,4 +1,4 @@
-"""Lesson 17, exercise 8: the first wrong entry in the log of a run with a planted fault."""
+"""Lesson 17, exercise 1: the first wrong entry in the log of a run with a planted fault."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autograder.checking.inputs import seed as draw_seed
 from autograder.checks.capstone.common import LESSON, PIECES, run_ranks
 from autograder.lessons import notebook
 
-FAULTS = "17-ex8-faults"
+FAULTS = "17-ex1-faults"
 STEPS = 8
 
 
