@@ -5,9 +5,10 @@
     torchrun --nproc-per-node 8 examples/real_run/run.py --out run     # training alone; on several nodes, and on GPUs
 
 Under torchrun each process is one rank; those of several nodes need the same folder `--out`. A run goes on from the
-newest checkpoint there, whatever number of ranks had saved it, so that `--max-restarts 3` survives as many deaths, and
-`--kill 2:24` is one: rank 2 dies, once, in step 24 or later. The learning rate, the optimizer and the evaluation are
-lesson 17's solutions, the other parts come from lessons 05, 08 and 16.
+newest checkpoint there, whatever number of ranks had saved it, so that `--max-restarts 3` survives as many deaths (set
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, as lesson 06 says), and `--kill 2:24` is one: rank 2 dies, once, in step 24 or
+later. The learning rate, the optimizer and the evaluation are lesson 17's solutions, the other parts come from lessons
+05, 08 and 16.
 """
 
 from __future__ import annotations

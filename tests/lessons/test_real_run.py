@@ -13,7 +13,8 @@ import pytest
 from autograder.lessons import notebook
 
 SCRIPT = notebook.ROOT / "examples" / "real_run" / "run.py"
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+#: The second: each attempt opens a store of its own, or it may find addresses of the last one (lesson 06).
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def rows_of(path):
