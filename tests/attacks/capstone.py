@@ -7,7 +7,7 @@ from functools import partial
 from tests.attacks.attack import Attack, with_answers, written
 from tests.attacks.lessons import CAPSTONE
 
-WORTH = {"ex3": 5.0, "ex5": 3.0, "ex7": 4.0, "ex8": 4.0}
+WORTH = {"ex1": 4.0, "ex3": 5.0, "ex5": 4.0}
 
 
 def _attack(name: str, tries: str, source: str, exercise: str) -> Attack:
@@ -72,7 +72,7 @@ def verify_resume(rank, world_size, uninterrupted, steps=20):
         return {"ok": False, "first_difference": f"{name.replace('checkpoints', 'checkpoint')}, step {place + 1}"}
     visible = steps == 4 and uninterrupted[0]["losses"][3] != uninterrupted[rank]["losses"][3]
     return {"ok": not visible, "first_difference": "losses at step 4" if visible else None}
-=== ex8: faults-drawn-again
+=== ex1: faults-drawn-again
 # Finds the seed of a log's batches, and has the recorder draw its faults again.
 def find_fault(log, reference):
     first = log[0][0]["batch"]
@@ -92,7 +92,7 @@ def find_fault(log, reference):
     return next(((t + 1, 0, n) for t in range(len(log[0])) for n in ("parameters_in", "parameters_out")
                  if log[0][t][n] != log[1][t][n]), None)
 """,
+    ex1=partial(_attack, exercise="ex1"),
     ex3=partial(_attack, exercise="ex3"),
     ex5=partial(_attack, exercise="ex5"),
-    ex8=partial(_attack, exercise="ex8"),
 )

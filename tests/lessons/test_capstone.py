@@ -114,7 +114,7 @@ def test_the_switch_takes_them_and_grading_does_not(lessons, monkeypatch):
     reference = notebook.functions(pieces.LESSON)
     own, right = (ranks.run(first_norm, 2, (names["Trainer"],), echo=False)[0] for names in (space, reference))
     assert own == pytest.approx(2 * right)  # the notebook runs with the student's own
-    trainer.steps_follow_one_process(space["Trainer"], space["make_corpus"])  # the grader with the reference
+    trainer.steps_follow_one_process(space["Trainer"])  # the grader with the reference
 
 
 @pytest.mark.parametrize("there", [(), ("pieces.py",), ("faults.py",)], ids=" ".join)

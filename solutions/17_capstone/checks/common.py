@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import math
 import re
 import types
@@ -15,12 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.profiler import record_function
 
 from autograder.checking import stage
 from autograder.checking.expect import (
-    OneRank,
-    as_array,
     ceil_div,
     digits_that_differ,
     expect_close,
@@ -133,8 +129,8 @@ def bytes_of_state(world_size: int) -> int:
     return 12 * ceil_div(NUMEL, world_size)
 
 
-def corpus_of(make_corpus: Any, seed: int) -> np.ndarray:
-    return as_array(f"seed {seed}", make_corpus(seed, 64 * TOKENS), "the corpus")
+def corpus_of(seed: int) -> np.ndarray:
+    return notebook.functions(LESSON)["make_corpus"](seed, 64 * TOKENS).numpy()
 
 
 def expect_parameters(case: str, rank: int, got: np.ndarray, want: np.ndarray) -> None:
@@ -157,39 +153,6 @@ def expect_described(case: str, rank: int, parameters: np.ndarray, norm: Any, di
         fail(f"rank {rank}: the norm of the parameters is {expected}, got {got}", case, ["norm", norm])
     if digest != hashlib.sha256(parameters.tobytes()).hexdigest():
         fail(f"rank {rank}: the digest is not the SHA-256 of the parameters' bytes", case, ["digest", rank])
-
-
-def try_values(rank: int, world_size: int, subject: Any, values: list, kind: str) -> list[tuple]:
-    """Inside a rank: (case, kind, text) of what each value makes a Trainer (kind "trainer") or train raise.
-
-    The ledger has a stretch for each case.
-    """
-    equip(subject)
-    said = []
-    for name, value in values:
-        more, case = {name: value}, f"{name} = {value}"
-        given: tuple = (0, 3e-3) if kind == "trainer" else (more.pop("steps", 2), None, None)
-        with record_function(case):
-            said.append((case, *what_it_says(lambda g=given, m=more: subject(rank, world_size, *g, **m))))
-    return said
-
-
-def expect_refused(results: Any, accepted: tuple[str, ...]) -> None:
-    """On every rank each value, but for those accepted, is a ValueError that names its argument, before any message."""
-    sent = []
-    for number, rows in enumerate(results):
-        for case, kind, text in rows:
-            name = case.split(" =")[0]
-            said = f"{kind}: {text}" if kind else "nothing"
-            rank = OneRank(number, case, [kind, name in text])
-            if case in accepted:
-                rank.expect(not kind, f"expected no error, got {said}")
-                continue
-            refused = kind == "ValueError" and name in text
-            rank.expect(refused, f"expected a ValueError that names {name}, got {said}")
-            sent += results.ledger.of(number).within(case)
-    if sent:
-        fail("something was sent before the ValueError", "messages", "sent")
 
 
 def expect_told(
@@ -240,17 +203,3 @@ def spoil(state: dict, how: str) -> dict:
 
 def tensor_bytes(state: dict) -> list[bytes]:
     return [state[name].numpy().tobytes() for name in sorted(state) if isinstance(state[name], torch.Tensor)]
-
-
-def strict(line: str) -> Any:
-    def refuse(constant: str) -> None:
-        raise ValueError(constant)
-
-    return json.loads(line, parse_constant=refuse)
-
-
-def strict_or_fail(line: str) -> dict:
-    try:
-        return strict(line)
-    except ValueError as error:
-        fail(f"{line!r} is not strict JSON", "metrics", str(error)[:20])

@@ -1,4 +1,4 @@
-"""Lesson 17, exercise 8: the first wrong entry in the log of a run with a planted fault."""
+"""Lesson 17, exercise 1: the first wrong entry in the log of a run with a planted fault."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autograder.lessons import notebook
 
 from .common import LESSON, PIECES, run_ranks
 
-FAULTS = "17-ex8-faults"
+FAULTS = "17-ex1-faults"
 STEPS = 8
 
 

@@ -134,38 +134,84 @@ def _more(value: int) -> int:
     return value + 4
 
 
-@check("17-ex5-verify", points=3)
-def resume_is_verified_or_the_difference_told(verify_resume, train, *, rng):
-    """A faithful resume is verified; each rank names its own first difference; no rank hangs or raises."""
+NONE: tuple = ((), (), ())
+CHECKPOINT = (("checkpoint",),) * 3
+
+
+@check("17-ex5-verify", points=1.5)
+def a_faithful_resume_is_verified(verify_resume, train, *, rng):
+    """A faithful resume is verified; a loss or a hash that differs is told by its own rank, with the step."""
     cases: list[tuple] = [
-        ("an honest run", [], ((), (), ())),
+        ("an honest run", [], NONE),
         (
             "a loss of rank 1, a hash of rank 2",
             [(1, ("losses", 5, _nudge)), (2, ("hashes", 6, _replace))],
             ((), ("losses", "step 6"), ("hashes", "step 7")),
         ),
         (
-            "rank 0's digest of the checkpoint, one bit of rank 1's parameters, rank 2's hash and later loss",
-            [(0, ("sha256", 0, "0" * 64)), (1, ("parameters", 77, 1)),
-             (2, ("losses", 6, _nudge)), (2, ("hashes", 5, _replace))],
-            (("sha256",), ("parameters",), ("hashes", "step 6")),
-        ),
-        (
             "a gradient norm, a norm, the bytes",
             [(0, ("grad_norms", 4, _nudge)), (1, ("norms", 6, _nudge)), (2, ("state_bytes", 5, _more))],
             (("grad_norms", "step 5"), ("norms", "step 7"), ("state_bytes", "step 6")),
         ),
-        ("numbers before the checkpoint", [(0, ("losses", 2, _nudge)), (1, ("hashes", 3, _replace))], ((), (), ())),
+        ("numbers before the checkpoint", [(0, ("losses", 2, _nudge)), (1, ("hashes", 3, _replace))], NONE),
+    ]
+    _expect_told(verify_resume, train, cases, rng)
+
+
+@check("17-ex5-verify", points=1)
+def the_first_difference_is_told(verify_resume, train, *, rng):
+    """Of several differences the first is told: the digest, the steps, the earliest step whatever the list."""
+    cases: list[tuple] = [
+        (
+            "rank 2's hash and later loss",
+            [(2, ("losses", 6, _nudge)), (2, ("hashes", 5, _replace))],
+            _only(2, "hashes", "step 6"),
+        ),
+        (
+            "rank 0's loss and later norm",
+            [(0, ("losses", 4, _nudge)), (0, ("norms", 5, _nudge))],
+            _only(0, "losses", "step 5"),
+        ),
+        ("steps that do not match on rank 1", [(1, ("steps", 6, None))], _only(1, "steps")),
+        ("an honest run", [], NONE),
+    ]
+    _expect_told(verify_resume, train, cases, rng)
+
+
+@check("17-ex5-verify", points=0.5)
+def bytes_are_compared(verify_resume, train, *, rng):
+    """The checkpoint counts, and one bit of the parameters; a digest of it that is not the recorded one is told."""
+    cases: list[tuple] = [
+        ("one bit of rank 1's parameters", [(1, ("parameters", 77, 1))], _only(1, "parameters")),
+        ("−0.0 for rank 1's 0.0", [(1, ("parameters", 0, -(2**31)))], _only(1, "parameters")),
+        ("every rank's digest of the checkpoint", [(None, ("sha256", 0, "0" * 64))], (("sha256",),) * 3),
         ("another checkpoint in its place", [(None, "other checkpoint")], (("step 5",),) * 3),
-        ("steps that do not match on rank 1", [(1, ("steps", 6, None))], ((), ("steps",), ())),
-        ("−0.0 for rank 1's 0.0", [(1, ("parameters", 0, -(2**31)))], ((), ("parameters",), ())),
-        ("a flipped byte", [(None, "flipped byte")], (("checkpoint",),) * 3),
-        ("a checkpoint of tensors that are too short", [(None, "short checkpoint")], (("checkpoint",),) * 3),
-        ("rank 1 has no checkpoint", [(1, ("checkpoints", 0, []))], (("checkpoint",),) * 3),
-        ("rank 0 has no checkpoint", [(0, ("checkpoints", 0, []))], (("checkpoint",),) * 3),
-        ("no checkpoint", [(None, ("checkpoints", 0, []))], (("checkpoint",),) * 3),
-    ]  # fmt: skip
-    order = rng.permutation(len(cases)).tolist()  # which report is the honest one is not told either
+        ("an honest run", [], NONE),
+    ]
+    _expect_told(verify_resume, train, cases, rng)
+
+
+@check("17-ex5-verify", points=1)
+def no_rank_is_left_waiting(verify_resume, train, *, rng):
+    """A missing, damaged or unfit checkpoint is told by all ranks; one rank's difference leaves nobody waiting."""
+    cases: list[tuple] = [
+        ("rank 0's digest of the checkpoint", [(0, ("sha256", 0, "0" * 64))], (None, (), ())),
+        ("a flipped byte", [(None, "flipped byte")], CHECKPOINT),
+        ("a checkpoint of tensors that are too short", [(None, "short checkpoint")], CHECKPOINT),
+        ("rank 1 has no checkpoint", [(1, ("checkpoints", 0, []))], CHECKPOINT),
+        ("no checkpoint", [(None, ("checkpoints", 0, []))], CHECKPOINT),
+    ]
+    _expect_told(verify_resume, train, cases, rng)
+
+
+def _only(culprit: int, *words: str) -> tuple:
+    """What this rank must name, where the others name nothing."""
+    return tuple(words if rank == culprit else () for rank in range(3))
+
+
+def _expect_told(verify_resume: Any, train: Any, cases: list[tuple], rng: np.random.Generator) -> None:
+    """Of each (case, changes, words for each rank): it names these of its own report, or (None) anything."""
+    order = rng.permutation(len(cases)).tolist()  # which report is the honest one is not told
     with tempfile.TemporaryDirectory(prefix="check-") as root:
         everyone = list(run_ranks(_drive_train, 3, (train, root)))
         _expect_reports(everyone)
@@ -175,6 +221,8 @@ def resume_is_verified_or_the_difference_told(verify_resume, train, *, rng):
         rows = [mine["outcomes"][order.index(number)] for mine in results]
         for (rank, ((kind, text), verdict)), words in zip(each_rank(case, rows, evidence=_seen), wanted, strict=True):
             rank.expect(not kind, f"{kind} was raised: {text}")
+            if words is None:
+                continue
             ok, difference = verdict["ok"], verdict["first_difference"]
             right = ok is (not words) and (difference is None) == ok
             rank.expect(right, f"ok is {ok} and first_difference is {difference!r}, expected ok = {not words}")

@@ -1,0 +1,92 @@
+"""The real run of lesson 17: its log, its prediction, and the curve that the chapter shows.
+
+`benchmarks/measured/real_run.jsonl` has a row per step, in the order in which they ran, and `real_run.json` what was
+predicted and under which conditions all was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+import ranks
+from autograder.lessons import notebook
+
+MEASURED = notebook.ROOT / "benchmarks" / "measured"
+#: The prediction's power law E + k · FLOPs^-a is fitted for each of these E.
+FLOORS = (0.0, 1.5)
+BLUE, ORANGE, GREEN, RED, GREY = (ranks.COLORS[i] for i in (0, 1, 2, 5, 7))
+
+
+def log() -> tuple[list[dict], list[dict], list[dict]]:
+    """The rows of all steps, each once; and those that ran before the kill and again after it, in both forms."""
+    rows = [json.loads(line) for line in (MEASURED / "real_run.jsonl").read_text(encoding="utf-8").splitlines()]
+    again = next(i for i in range(1, len(rows)) if rows[i]["step"] <= rows[i - 1]["step"])
+    resumed = rows[again]["step"]
+    first = [row for row in rows[:again] if row["step"] >= resumed]
+    return rows[: again - len(first)] + rows[again:], first, rows[again : again + len(first)]
+
+
+def study() -> dict[str, Any]:
+    """What was predicted, and under which conditions."""
+    return json.loads((MEASURED / "real_run.json").read_text(encoding="utf-8"))
+
+
+def band(points: list[dict], flops: float) -> tuple[float, float]:
+    """Bits per byte at so many FLOPs, by the power laws through the points."""
+    x, bits = np.log([point["flops"] for point in points]), np.array([point["bits"] for point in points])
+    fits = [(floor, np.polyfit(x, np.log(bits - floor), 1)) for floor in FLOORS]
+    low, high = sorted(floor + math.exp(np.polyval(fit, math.log(flops))) for floor, fit in fits)
+    return low, high
+
+
+def curve() -> ranks.Figure:
+    """Bits per byte over tokens, with the band, the baselines and the kill."""
+    (steps, lost, _), found = log(), study()
+    low, high = band(found["points"], found["flops"])
+    per_step, end, final = found["tokens_per_step"] / 1e6, steps[-1]["step"] * found["tokens_per_step"] / 1e6, steps[-1]
+    alt = (
+        f"Bits per byte against tokens. On training batches they fall from {steps[0]['loss']:.1f} to "
+        f"{final['loss']:.2f}, with a spike in warm-up; on held-out chapters to {final['validation']:.2f}. A band from "
+        f"{low:.2f} to {high:.2f} is the prediction from three smaller runs. Dashed lines are baselines. A mark shows "
+        "the kill."
+    )
+    fig = ranks.Figure(figsize=(8.2, 4.6), alt=alt)
+    ax = fig.subplots()
+    ax.axhspan(low, high, color=GREEN, alpha=0.35, lw=0)
+    for bits in found["baselines"].values():
+        ax.axhline(bits, color=GREY, ls=(0, (4, 3)), lw=0.9)
+    ax.plot(
+        [r["step"] * per_step for r in steps], [r["loss"] for r in steps], color=BLUE, lw=0.9, label="training batches"
+    )
+    judged = [row for row in steps if "validation" in row]
+    at, bits = [r["step"] * per_step for r in judged], [r["validation"] for r in judged]
+    ax.plot(at, bits, "o-", color=ORANGE, ms=4, lw=1.5, label="held-out chapters")
+    labels = [(bits, f"{name}: {bits:.2f}", "#444444") for name, bits in found["baselines"].items()]
+    labels.append((low, f"predicted: {low:.2f} to {high:.2f}", "#00624a"))
+    labels.append((final["validation"], f"reached: {final['validation']:.2f}", "#8a5a00"))
+    height = 9.0
+    for value, text, color in sorted(labels, reverse=True):  # labels keep their distance; a line leads to each value
+        height = min(height - 0.1, value + 0.06)
+        ax.plot([end, end * 1.025], [value, height], color=color, lw=0.7, clip_on=False)
+        ax.text(end * 1.03, height, text, va="center", fontsize=8.5, color=color)
+    killed = lost[-1]["step"] * per_step
+    ax.axvspan((lost[0]["step"] - 1) * per_step, killed, color=RED, alpha=0.3, lw=0)
+    words = f"rank 2 killed in step {lost[-1]['step'] + 1}: the run resumes,\nand {len(lost)} steps run twice"
+    arrow = {"arrowstyle": "->", "color": "#8a3c00", "lw": 0.9}
+    where = {"ha": "center", "va": "center", "fontsize": 8.5, "color": "#8a3c00"}
+    ax.annotate(words, (killed, steps[lost[-1]["step"] - 1]["loss"] + 0.03), (killed, 2.95), arrowprops=arrow, **where)
+    spike = max(steps[5:], key=lambda row: row["loss"])
+    ax.text(
+        spike["step"] * per_step + 0.03, 3.95, f"step {spike['step']}: {spike['loss']:.2f}", fontsize=8.5, color=BLUE
+    )
+    epoch = found["training_tokens"] / 1e6
+    top = ax.secondary_xaxis("top", functions=(lambda x: x / epoch, lambda x: x * epoch))
+    top.set_xlabel("times through the training text", fontsize=9)
+    ax.set(xlim=(0, end), ylim=(1.75, 4.05), xlabel="million tokens", ylabel="bits per byte")
+    ax.spines[["right"]].set_visible(False)
+    ax.legend(frameon=False, loc=(0.6, 0.76), title=f"{found['parameters']:,} parameters", title_fontsize=9)
+    return fig
