@@ -32,7 +32,6 @@ SHARED = {
     "all_to_all_needs_nothing_but_its_messages": FORGED,
     "each_bucket_has_one_all_reduce": "the buckets that are waited for count messages as well",
     "lost_examples_are_caught": "workers that hold the same examples hide averaged updates, too",
-    "a_hopeless_run_is_given_up": "it is the guard that gives up, and has a check of its own",
     "a_killed_save_leaves_the_last_checkpoint": "it kills what the check of the commit watches",
 }
 

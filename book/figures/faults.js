@@ -1,4 +1,4 @@
-/* <figure-faults>: recorded runs of four ranks, each with another fault, and what eight detectors say, step by step. */
+/* <figure-faults>: recorded runs of four ranks, each with another fault, and what eleven detectors say, step by step. */
 
 "use strict";
 
@@ -24,6 +24,12 @@
     return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
   }
 
+  /** What occurs most often, in a tie the first. */
+  function most(list) {
+    const count = (own) => list.filter((other) => other === own).length;
+    return list.reduce((best, own) => (count(own) > count(best) ? own : best));
+  }
+
   /** The up to five entries before place t. */
   const before = (list, t) => list.slice(Math.max(0, t - 5), t);
 
@@ -41,10 +47,13 @@
   const DETECTORS = {
     "(a) the loss": ofLoss((loss, t) => t > 0 && !(loss[t] < loss[t - 1])),
     guard: ofLoss((loss, t) => t > 0 && loss[t] > 1.5 * median(before(loss, t))),
-    "norm rule": each(({ gradient }, r, t) => t > 0 && gradient[r][t] > 2 * median(before(gradient[r], t))),
-    "(b) after the step": each(({ parameters_out: now }, r, t) => now[r][t] !== now[0][t]),
+    "batches, all ranks": ({ batch }, t) => (new Set(batch.map((mine) => mine[t])).size < batch.length ? [null] : []),
+    "local norm, own past": each(({ gradient }, r, t) => t > 0 && gradient[r][t] > 2 * median(before(gradient[r], t))),
+    "local norm, all ranks": each(({ gradient }, r, t) => gradient[r][t] > 1.5 * median(gradient.map((own) => own[t]))),
+    "(b) after the step": each(({ parameters_out: out }, r, t) => out[r][t] !== most(out.map((own) => own[t]))),
     "(b) before forward": changed("parameters"),
     "state before the step": changed("state"),
+    "update, own past": each(({ update }, r, t) => t > 1 && update[r][t] > 1.4 * median(before(update[r], t))),
     "norms, one process": (...given) => [...off("gradient")(...given), ...off("update")(...given)],
     "losses, one process": ofLoss((loss, t, alone) => Math.abs(loss[t] - losses(alone)[t]) > 1e-5),
   };
@@ -208,7 +217,7 @@
   }
 
   window.figures.define("faults", {
-    label: "Four ranks train with a planted fault, step by step, under eight detectors",
+    label: "Four ranks train with a planted fault, step by step, under eleven detectors",
     keeps: true,
     settings: {
       fault: {

@@ -1,14 +1,16 @@
-"""Seven recorded runs of lesson 17's loop, one healthy and six with a fault, and what each of eight detectors says.
+"""Seven recorded runs of lesson 17's loop, one healthy and six with a fault, and what each of eleven detectors says.
 
 The runs are recorded while the book is built, which takes some ten seconds: four ranks train with the recorder that
 students get (`solutions/17_capstone/faults.py`). The same bytes come out each time on one machine, so nothing is kept
 in a file that could grow old. `study()` records them and lets the lesson's own functions judge them, on four ranks.
 `data()` is what the page gets: the recorded numbers without any verdict. `faults.js` comes to its own ones.
+`margins()` records more runs, with other seeds, steps and ranks, and says how far thresholds are from both sides.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 import statistics
@@ -23,19 +25,32 @@ from autograder.lessons import notebook
 
 RECORDER = module("17_capstone", "finding").RECORDER
 
-CAPTION = "Six recorded runs, each with a fault, under eight detectors"
+CAPTION = "Six recorded runs, each with a fault, under eleven detectors"
 RANKS, SEED, STEPS = 4, 0, 20
-#: Where the fault is. Here no detector is near its threshold, so that no other machine's rounding decides.
+#: Where the fault is. No number is within 5 % of its threshold, so that no other machine's rounding decides.
 AT, ON = 8, 1
+#: `margins` looks at these seeds, steps and ranks, and at runs of STEPS steps without a fault.
+SEEDS, PLACES = range(5), ((4, 0), (12, 3))
 WORDS = {
     "bit": "a bit flips", "batch": "wrong batch", "gradient": "gradient × 2",
     "moments": "momentum lost", "rate": "rate × 2", "copy": "copy changes",
 }  # fmt: skip
-DETECTORS = (
-    "(a) the loss", "guard", "norm rule", "(b) after the step", "(b) before forward", "state before the step",
-    "norms, one process", "losses, one process",
-)  # fmt: skip
-DIGESTS = ("parameters_in", "state_in", "state_out", "parameters_out")
+#: A detector's name, and what makes it light its lamp.
+RULES = {
+    "(a) the loss": "the mean loss does not fall",
+    "guard": "the mean loss is above 1.5 × the median of the last five",
+    "batches, all ranks": "two ranks have the same batch",
+    "local norm, own past": "a rank's own gradient's norm is above 2 × the median of its last five",
+    "local norm, all ranks": "a rank's own gradient's norm is above 1.5 × the ranks' median",
+    "(b) after the step": "the ranks' parameters differ",
+    "(b) before forward": "a rank's parameters are not those of its last step",
+    "state before the step": "a rank's masters or moments are not those of its last step",
+    "update, own past": "the norm of a shard's update is above 1.4 × the median of its last five, from step 3 on",
+    "norms, one process": "a rank's gradient's or update's norm is off by 0.1 %",
+    "losses, one process": "the mean loss is off by 10⁻⁵",
+}
+DETECTORS = tuple(RULES)
+DIGESTS = ("batch", "parameters_in", "state_in", "state_out", "parameters_out")
 #: In units of the picture: the space for labels, a column's width, a line's height.
 LABEL, WIDE, LINE = 140, 118, 22
 #: By rank and step, a row of the recorder; and by detector, the step and the rank that it names, None for none.
@@ -46,9 +61,7 @@ Seen = dict[str, tuple[int, int | None]]
 @functools.cache
 def study() -> tuple[dict[str, Log], Log, dict[str, Seen]]:
     """For each fault, and "none", the log of the run; one process's log; and for each run what is seen."""
-    lesson = notebook.functions("17_capstone")
-    names = ("build_model", "make_corpus", "make_batch", "cross_entropy", "ZeroOptimizer", "broadcast_parameters")
-    tools = {name: lesson[name] for name in names}
+    tools = _tools()
     plants = {"none": None} | {kind: (kind, AT, ON) for kind in WORDS}
     results = ranks.run(_record, RANKS, (tools, list(plants.values()), _checks()), timeout=300)
     logs = {kind: [rows[number] for rows, _ in results] for number, kind in enumerate(plants)}
@@ -61,6 +74,52 @@ def judge(logs: list[Log], reference: Log) -> list[Seen]:
     """What is seen of each of these logs. The lesson's own functions decide, each log's rank on a rank of its own."""
     results = ranks.run(_watch, len(reference), (logs, *_checks()), timeout=300)
     return [_seen(log, reference, told) for log, told in zip(logs, zip(*results, strict=True), strict=True)]
+
+
+def _tools() -> dict[str, Any]:
+    lesson = notebook.functions("17_capstone")
+    names = ("build_model", "make_corpus", "make_batch", "cross_entropy", "ZeroOptimizer", "broadcast_parameters")
+    return {name: lesson[name] for name in names}
+
+
+def margins() -> dict[str, tuple[float, float, float, float]]:
+    """For each detector that compares norms, (largest without a fault, threshold, least and most with its fault).
+
+    Each is a ratio to the median that the detector takes. A healthy run has as many batches as ranks, and one whose
+    rank has another one's batch has fewer, for every seed; an AssertionError otherwise.
+    """
+    cases: list[tuple[int, int, tuple[str, int, int] | None]] = [(seed, STEPS, None) for seed in SEEDS]
+    for seed, (at, on), kind in itertools.product(SEEDS, PLACES, ("batch", "gradient", "rate")):
+        cases.append((seed, at, (kind, at, on)))
+    ratios = {"local norm, own past": _own_past, "local norm, all ranks": _all_ranks, "update, own past": _own_past}
+    healthy: dict[str, list[float]] = {name: [] for name in ratios}
+    faulty: dict[str, list[float]] = {name: [] for name in ratios}
+    rows = ranks.run(_several, RANKS, (_tools(), cases), timeout=300)
+    for (_, steps, plant), log in zip(cases, zip(*rows, strict=True), strict=True):
+        batches = [len({mine[t]["batch"] for mine in log}) for t in range(steps)]
+        assert (batches[-1] < RANKS) is (plant is not None and plant[0] == "batch")
+        if plant is None:
+            assert min(batches) == RANKS
+        for name, ratio in ratios.items():
+            what = "update" if name.startswith("update") else "gradient"
+            if plant is None:
+                healthy[name] += [ratio(log, what, r, t) for r in range(RANKS) for t in range(2, steps)]
+            elif plant[0] == ("rate" if what == "update" else "gradient"):
+                faulty[name].append(ratio(log, what, plant[2], steps - 1))
+    limits = {"local norm, own past": 2.0, "local norm, all ranks": 1.5, "update, own past": 1.4}
+    return {name: (max(healthy[name]), limits[name], min(faulty[name]), max(faulty[name])) for name in ratios}
+
+
+def _several(rank, world_size, tools, cases) -> list[list[dict]]:
+    return [RECORDER.record(rank, world_size, tools, seed, steps, plant) for seed, steps, plant in cases]
+
+
+def _own_past(log: Any, what: str, rank: int, t: int) -> float:
+    return log[rank][t][what] / statistics.median(row[what] for row in log[rank][max(0, t - 5) : t])
+
+
+def _all_ranks(log: Any, what: str, rank: int, t: int) -> float:
+    return log[rank][t][what] / statistics.median(rows[t][what] for rows in log)
 
 
 def _checks() -> list[Any]:
@@ -104,7 +163,7 @@ def _watch(rank, world_size, logs, check_start, check_step, guard_class, optimiz
 def _seen(log: Log, reference: Log, told: tuple[dict, ...]) -> Seen:
     """Where each detector first sees something wrong: what the ranks were told, and what needs all rows."""
     seen: Seen = {name: (step, _named(name, [mine[name][1] for mine in told])) for name, (step, _) in told[0].items()}
-    norms = [[dict.fromkeys((*DIGESTS, "batch"), "") | _norms(row) for row in rows] for rows in log]
+    norms = [[dict.fromkeys(DIGESTS, "") | _norms(row) for row in rows] for rows in log]
     alone = [[{"batch": ""} | _norms(row) for row in rows] for rows in reference]
     if first := notebook.functions("17_capstone")["find_fault"](norms, alone):  # which is shown nothing but norms
         seen["norms, one process"] = first[:2]
@@ -112,10 +171,15 @@ def _seen(log: Log, reference: Log, told: tuple[dict, ...]) -> Seen:
     for t in reversed(range(len(losses))):  # the first one comes last, and stays
         if abs(losses[t] - meant[t]) > 1e-5:
             seen["losses, one process"] = t + 1, None
+        if len({rows[t]["batch"] for rows in log}) < len(log):
+            seen["batches, all ranks"] = t + 1, None
         for rank in reversed(range(len(log))):
-            before = [row["gradient"] for row in log[rank][max(0, t - 5) : t]]
-            if before and log[rank][t]["gradient"] > 2 * statistics.median(before):
-                seen["norm rule"] = t + 1, rank
+            if t > 0 and _own_past(log, "gradient", rank, t) > 2:
+                seen["local norm, own past"] = t + 1, rank
+            if _all_ranks(log, "gradient", rank, t) > 1.5:
+                seen["local norm, all ranks"] = t + 1, rank
+            if t > 1 and _own_past(log, "update", rank, t) > 1.4:
+                seen["update, own past"] = t + 1, rank
     return seen
 
 

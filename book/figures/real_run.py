@@ -70,7 +70,7 @@ def curve() -> ranks.Figure:
     labels.append((final["validation"], f"reached: {final['validation']:.2f}", "#8a5a00"))
     height = 9.0
     for value, text, color in sorted(labels, reverse=True):  # labels keep their distance; a line leads to each value
-        height = min(height - 0.1, value + 0.06)
+        height = min(height - 0.13, value + 0.08)
         ax.plot([end, end * 1.025], [value, height], color=color, lw=0.7, clip_on=False)
         ax.text(end * 1.03, height, text, va="center", fontsize=8.5, color=color)
     killed = lost[-1]["step"] * per_step
@@ -80,13 +80,12 @@ def curve() -> ranks.Figure:
     where = {"ha": "center", "va": "center", "fontsize": 8.5, "color": "#8a3c00"}
     ax.annotate(words, (killed, steps[lost[-1]["step"] - 1]["loss"] + 0.03), (killed, 2.95), arrowprops=arrow, **where)
     spike = max(steps[5:], key=lambda row: row["loss"])
-    ax.text(
-        spike["step"] * per_step + 0.03, 3.95, f"step {spike['step']}: {spike['loss']:.2f}", fontsize=8.5, color=BLUE
-    )
+    words = f"step {spike['step']}: {spike['loss']:.2f}"
+    ax.text(spike["step"] * per_step + 0.03, spike["loss"], words, va="center", fontsize=8.5, color=BLUE)
     epoch = found["training_tokens"] / 1e6
     top = ax.secondary_xaxis("top", functions=(lambda x: x / epoch, lambda x: x * epoch))
     top.set_xlabel("times through the training text", fontsize=9)
-    ax.set(xlim=(0, end), ylim=(1.75, 4.05), xlabel="million tokens", ylabel="bits per byte")
+    ax.set(xlim=(0, end), ylim=(1.75, 4.85), xlabel="million tokens", ylabel="bits per byte")
     ax.spines[["right"]].set_visible(False)
     ax.legend(frameon=False, loc=(0.6, 0.76), title=f"{found['parameters']:,} parameters", title_fontsize=9)
     return fig

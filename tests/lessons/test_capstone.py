@@ -14,7 +14,6 @@ import sys
 
 import nbformat
 import pytest
-import torch
 import yaml
 
 import ranks
@@ -226,33 +225,3 @@ def test_the_kubernetes_file_starts_what_the_slurm_file_starts():
     [mount] = container["volumeMounts"]
     assert variables["CHECKPOINT_DIR"].startswith(mount["mountPath"]), "the checkpoint must be on the shared volume"
     assert mount["name"] == pod["volumes"][0]["name"]
-
-
-# What the chapter says of the model
-
-
-@pytest.mark.parametrize(("epsilon", "least", "most"), [(1e-8, 0, 2e-3), (1e-15, 0.9, 1.01)])
-def test_rounding_in_the_bias_of_keys_makes_full_steps_only_if_epsilon_is_tiny(epsilon, least, most):
-    """The longest step of that bias, in learning rates; its gradient would be zero without rounding."""
-    lesson, lr = notebook.functions("17_capstone"), 3e-3
-    model, corpus = lesson["build_model"](0), lesson["make_corpus"](0, lesson["CORPUS_TOKENS"])
-    biases = []
-    for block in model.blocks:
-        weight = block.attention.qkv.weight
-        block.attention.qkv = torch.nn.Linear(weight.shape[1], weight.shape[0])
-        block.attention.qkv.weight = weight
-        torch.nn.init.zeros_(block.attention.qkv.bias)
-        biases.append(block.attention.qkv.bias)
-    keys = slice(len(biases[0]) // 3, 2 * len(biases[0]) // 3)
-    adam, longest = torch.optim.Adam(model.parameters(), lr=lr, eps=epsilon), 0.0
-    for step in range(1, 21):
-        batches = [lesson["make_batch"](corpus, step, rank, 4) for rank in range(4)]
-        x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
-        adam.zero_grad()
-        lesson["cross_entropy"](model(x), y).backward()
-        assert all(bias.grad[keys].abs().max() < 1e-10 for bias in biases)
-        before = [bias[keys].detach().clone() for bias in biases]
-        adam.step()
-        moved = [(bias[keys].detach() - old).abs().max().item() for bias, old in zip(biases, before, strict=True)]
-        longest = max(longest, *moved)
-    assert least <= longest / lr <= most
