@@ -198,6 +198,8 @@ class _Writer:
             return ["y", str(value).removeprefix("torch.")]
         if isinstance(value, np.dtype) and _is_plain(value):
             return ["Y", value.str]
+        if value is ...:
+            return ["e", 0]
         if type(value) is complex:
             return ["c", [self.encode(value.real), self.encode(value.imag)]]
         if isinstance(value, pathlib.PurePath):
@@ -333,6 +335,8 @@ class _Reader:
             return DTYPES[value]
         if kind == "Y":
             return _dtype(value)
+        if kind == "e":
+            return ...
         if kind == "p":
             return pathlib.Path(_whole(str(value)))
         if kind == "c":
@@ -371,7 +375,7 @@ class _Reader:
         **dict.fromkeys("bB", _read_bytes),
         **dict.fromkeys("aA", _read_array),
         "T": _read_tensor,
-        **dict.fromkeys("yYcrp", _read_special),
+        **dict.fromkeys("yYcerp", _read_special),
         **dict.fromkeys("DN", _read_record),
         "o": _read_opaque,
     }
