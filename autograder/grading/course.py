@@ -88,11 +88,6 @@ class Course:
         self._taken: dict[tuple[str, str], tuple[dict[str, bytes], str]] = {}
 
     @property
-    def _kernels(self) -> str:
-        """The module whose kernels may end their worker, if those of this course do."""
-        return isolation.kernels(True) if self.jail else ""
-
-    @property
     def own(self) -> Settings:
         """The course's own settings, as `course.toml` has them now."""
         return course_settings.of(self.root)
@@ -193,7 +188,9 @@ class Course:
         needed = self._untried(sorted({lesson for _, lesson in todo})) if solutions else {}
         if todo:
             bar.reset(len(todo) + len(needed))
-        with workers.Workers(len(todo) + len(needed), jobs, scheduler, self._kernels if todo else "") as pool:
+        with workers.Workers(
+            len(todo) + len(needed), jobs, scheduler, isolation.kernels(self.jail and bool(todo))
+        ) as pool:
             tasks = pool.prepared(self.task(*job) for job in todo)
             self.try_solutions(needed, pool, bar)
             problems = self._grade(todo, tasks, pool, bar)
@@ -354,7 +351,7 @@ class Course:
         """Grade one submission in this process; '' or, in one line, why that was not possible."""
         from autograder.grading.running import workers
 
-        with workers.Workers(1, kernels=self._kernels) as pool:
+        with workers.Workers(1, kernels=isolation.kernels(self.jail)) as pool:
             _, executed, error = next(iter(pool.run([self.task(student, lesson)])))
         return self.write_grade(student, lesson, executed, error)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from autograder.grading import jail
+from autograder.grading.running.kernels import LOCAL
 
 
 def kernels(jailed: bool) -> str:
     """The module that makes the kernels of submissions."""
-    return "autograder.grading.jail.kernel" if jailed else "autograder.grading.running.kernels"
+    return "autograder.grading.jail.kernel" if jailed else LOCAL
 
 
 def refuse(*folders: Path) -> None:

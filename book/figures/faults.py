@@ -35,17 +35,22 @@ WORDS = {
     "bit": "a bit flips", "batch": "wrong batch", "gradient": "gradient × 2",
     "moments": "momentum lost", "rate": "rate × 2", "copy": "copy changes",
 }  # fmt: skip
+#: What a norm may be, as a multiple of the median that a detector compares it with.
+LIMITS = {"local norm, own past": 2.0, "local norm, all ranks": 1.5, "update, own past": 1.4}
 #: A detector's name, and what makes it light its lamp.
 RULES = {
     "(a) the loss": "the mean loss does not fall",
     "guard": "the mean loss is above 1.5 × the median of the last five",
     "batches, all ranks": "two ranks have the same batch",
-    "local norm, own past": "a rank's own gradient's norm is above 2 × the median of its last five",
-    "local norm, all ranks": "a rank's own gradient's norm is above 1.5 × the ranks' median",
+    "local norm, own past": f"a rank's own gradient's norm is above {LIMITS['local norm, own past']:g} × the median of "
+    "its last five",
+    "local norm, all ranks": f"a rank's own gradient's norm is above {LIMITS['local norm, all ranks']:g} × the ranks' "
+    "median",
     "(b) after the step": "the ranks' parameters differ",
     "(b) before forward": "a rank's parameters are not those of its last step",
     "state before the step": "a rank's masters or moments are not those of its last step",
-    "update, own past": "the norm of a shard's update is above 1.4 × the median of its last five, from step 3 on",
+    "update, own past": f"the norm of a shard's update is above {LIMITS['update, own past']:g} × the median of its "
+    "last five, from step 3 on",
     "norms, one process": "a rank's gradient's or update's norm is off by 0.1 %",
     "losses, one process": "the mean loss is off by 10⁻⁵",
 }
@@ -106,8 +111,7 @@ def margins() -> dict[str, tuple[float, float, float, float]]:
                 healthy[name] += [ratio(log, what, r, t) for r in range(RANKS) for t in range(2, steps)]
             elif plant[0] == ("rate" if what == "update" else "gradient"):
                 faulty[name].append(ratio(log, what, plant[2], steps - 1))
-    limits = {"local norm, own past": 2.0, "local norm, all ranks": 1.5, "update, own past": 1.4}
-    return {name: (max(healthy[name]), limits[name], min(faulty[name]), max(faulty[name])) for name in ratios}
+    return {name: (max(healthy[name]), LIMITS[name], min(faulty[name]), max(faulty[name])) for name in ratios}
 
 
 def _several(rank, world_size, tools, cases) -> list[list[dict]]:
@@ -174,11 +178,11 @@ def _seen(log: Log, reference: Log, told: tuple[dict, ...]) -> Seen:
         if len({rows[t]["batch"] for rows in log}) < len(log):
             seen["batches, all ranks"] = t + 1, None
         for rank in reversed(range(len(log))):
-            if t > 0 and _own_past(log, "gradient", rank, t) > 2:
+            if t > 0 and _own_past(log, "gradient", rank, t) > LIMITS["local norm, own past"]:
                 seen["local norm, own past"] = t + 1, rank
-            if _all_ranks(log, "gradient", rank, t) > 1.5:
+            if _all_ranks(log, "gradient", rank, t) > LIMITS["local norm, all ranks"]:
                 seen["local norm, all ranks"] = t + 1, rank
-            if t > 1 and _own_past(log, "update", rank, t) > 1.4:
+            if t > 1 and _own_past(log, "update", rank, t) > LIMITS["update, own past"]:
                 seen["update, own past"] = t + 1, rank
     return seen
 

@@ -280,21 +280,18 @@ def predict(config: Config, sweep: tuple[Config, ...], texts: dict) -> dict:
         small = replace(small, evaluate_every=small.steps)
         rows = ranks.run(train, WORLD_SIZE, (small, texts, None), timeout=LONG)[0]["rows"]
         points.append({**asdict(small), "flops": small.steps * small.flops_per_step, "bits": rows[-1]["validation"]})
+    sys.path.append(str(COURSE / "book/figures"))
+    from real_run import band  # which the chapter draws; under torchrun nothing is predicted
+
+    low, high = band(points, config.steps * config.flops_per_step)
     return {
         **rates,
         "cpu_per_step": per_step,
         "points": points,
-        **band(points, config.steps * config.flops_per_step),
+        "low": low,
+        "high": high,
         "parameters": f"{sum(p.numel() for p in GPT(config).parameters()):,}",
     }
-
-
-def band(points: list[dict], flops: float, floors: tuple[float, float] = (0.0, 1.5)) -> dict:
-    """Bits per byte at `flops` by E + k · FLOPs^-a through the points, for the two floors E."""
-    x, bits = np.log([p["flops"] for p in points]), np.array([p["bits"] for p in points])
-    fits = [(floor, np.polyfit(x, np.log(bits - floor), 1)) for floor in floors]
-    low, high = sorted(floor + math.exp(np.polyval(fit, math.log(flops))) for floor, fit in fits)
-    return {"low": low, "high": high}
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ from autograder.grading import outcome
 from autograder.grading.course import _decided_by_others
 from autograder.grading.jail import outside
 from autograder.grading.outcome import failed_by_time
-from autograder.grading.running import workers
+from autograder.grading.running import kernels, workers
 from autograder.grading.running.kernels import Reply
 from autograder.grading.running.run_cells import Limits, is_test, run_cells
 from ranks import stopwatch
@@ -238,7 +238,10 @@ def test_a_scheduler_that_does_not_answer_is_one_line(course, capsys):
 
 @pytest.mark.parametrize("error", [OSError(109, "Too many references"), outside.JailError("it did not start")])
 def test_a_task_whose_jail_did_not_start_is_tried_again_at_the_end(monkeypatch, error):
-    tasks = [workers.Task((f"student-{number}", LESSON), new_notebook(), new_notebook(), "") for number in range(3)]
+    tasks = [
+        workers.Task((f"student-{number}", LESSON), new_notebook(), new_notebook(), kernels.LOCAL)
+        for number in range(3)
+    ]
     tried = []
 
     def attempt(task):
@@ -268,7 +271,10 @@ PASSED = executed(outcome.CellOutcome("ok"))
 @pytest.mark.parametrize("bad", [stopped("timeout"), stopped("error", "HangError")])
 def test_what_fails_by_time_or_a_hang_is_tried_again_alone_before_it_counts(monkeypatch, bad):
     """Beside hundreds of busy processes of another submission, right answers met limits of time."""
-    tasks = [workers.Task((f"student-{number}", LESSON), new_notebook(), new_notebook(), "") for number in range(3)]
+    tasks = [
+        workers.Task((f"student-{number}", LESSON), new_notebook(), new_notebook(), kernels.LOCAL)
+        for number in range(3)
+    ]
     tried = []
 
     def attempt(task):

@@ -95,8 +95,11 @@ class Kernels(Protocol):
 
 def module(name: str) -> Kernels:
     """The module of this name that makes kernels."""
-    found: Any = importlib.import_module(name)
-    return cast(Kernels, found)
+    return cast(Kernels, importlib.import_module(name))
+
+
+#: The name of this one, which makes local kernels. Any other may make kernels that end their process.
+LOCAL = __name__
 
 
 def prepare() -> None:

@@ -97,11 +97,11 @@ class Workers:
     """Where tasks run: in `jobs` other processes, on a Dask cluster, or in this process. To be used in a `with`.
 
     expected: how many tasks there will be. scheduler: address of a Dask scheduler, to use its workers instead.
-    kernels: the module whose kernels the tasks use, if a submission may be the end of its worker. Then even one worker
-    is another process. It prepares the kernels at once, while this process still prepares the tasks.
+    kernels: the module whose kernels the tasks use. Where a submission may be the end of its worker, even one worker
+    is another process. Workers prepare the kernels at once, while this process still prepares the tasks.
     """
 
-    def __init__(self, expected: int, jobs: int = 1, scheduler: str = "", kernels: str = ""):
+    def __init__(self, expected: int, jobs: int = 1, scheduler: str = "", kernels: str = kernels.LOCAL):
         self.scheduler = scheduler
         self.jobs = max(1, min(jobs, -(-expected // WORTH_A_WORKER)))
         self.kernels = kernels
@@ -112,7 +112,7 @@ class Workers:
     def __enter__(self) -> Workers:
         if self.scheduler:
             self.client = _client(self.scheduler)
-        elif self.jobs > 1 or self.kernels:
+        elif self.jobs > 1 or self.kernels != kernels.LOCAL:
             self._start_pool()
         return self
 
@@ -261,7 +261,7 @@ def _context() -> multiprocessing.context.BaseContext:
 
 
 def _begin(makes: str) -> None:
-    """Prepare a fresh worker, before its first task is ready. makes: the module whose kernels the tasks use, or ""."""
+    """Prepare a fresh worker, before its first task is ready. makes: the module whose kernels the tasks use."""
     from ranks import processes
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all processes of the terminal; the parent ends this
@@ -270,9 +270,8 @@ def _begin(makes: str) -> None:
         processes.fork_server()  # before there are threads
     threading.Thread(target=_end_with_parent, args=(makes,), daemon=True).start()
     limits.bound_memory(limits.WORKER_MEMORY)
-    if makes:
-        with contextlib.suppress(kernels.NotStartedError):  # the first task will report it
-            kernels.module(makes).prepare()
+    with contextlib.suppress(kernels.NotStartedError):  # the first task will report it
+        kernels.module(makes).prepare()
 
 
 def _end_with_parent(makes: str) -> None:
@@ -285,8 +284,7 @@ def _end_with_parent(makes: str) -> None:
 
 def _leave(makes: str) -> None:
     """End this worker at once, with what its kernels have started, and their files."""
-    if makes:
-        kernels.module(makes).leave_nothing()
+    kernels.module(makes).leave_nothing()
     os._exit(1)
 
 

@@ -140,7 +140,7 @@ CHECKPOINT = (("checkpoint",),) * 3
 
 @check("17-ex5-verify", points=1.5)
 def a_faithful_resume_is_verified(verify_resume, train, *, rng):
-    """A faithful resume is verified; a loss or a hash that differs is told by its own rank, with the step."""
+    """A faithful resume is verified; a loss or a hash that differs is named by its own rank, with the step."""
     cases: list[tuple] = [
         ("an honest run", [], NONE),
         (
@@ -160,7 +160,7 @@ def a_faithful_resume_is_verified(verify_resume, train, *, rng):
 
 @check("17-ex5-verify", points=1)
 def the_first_difference_is_told(verify_resume, train, *, rng):
-    """Of several differences the first is told: the digest, the steps, the earliest step whatever the list."""
+    """Of several differences the first is named: the digest, the steps, the earliest step whatever the list."""
     cases: list[tuple] = [
         (
             "rank 2's hash and later loss",
@@ -180,7 +180,7 @@ def the_first_difference_is_told(verify_resume, train, *, rng):
 
 @check("17-ex5-verify", points=0.5)
 def bytes_are_compared(verify_resume, train, *, rng):
-    """The checkpoint counts, and one bit of the parameters; a digest of it that is not the recorded one is told."""
+    """The checkpoint counts, and one bit of the parameters; a digest of it that is not the recorded one is named."""
     cases: list[tuple] = [
         ("one bit of rank 1's parameters", [(1, ("parameters", 77, 1))], _only(1, "parameters")),
         ("−0.0 for rank 1's 0.0", [(1, ("parameters", 0, -(2**31)))], _only(1, "parameters")),
@@ -193,7 +193,7 @@ def bytes_are_compared(verify_resume, train, *, rng):
 
 @check("17-ex5-verify", points=1)
 def no_rank_is_left_waiting(verify_resume, train, *, rng):
-    """A missing, damaged or unfit checkpoint is told by all ranks; one rank's difference leaves nobody waiting."""
+    """A missing, damaged or unfit checkpoint is named by all ranks; one rank's difference leaves nobody waiting."""
     cases: list[tuple] = [
         ("rank 0's digest of the checkpoint", [(0, ("sha256", 0, "0" * 64))], (None, (), ())),
         ("a flipped byte", [(None, "flipped byte")], CHECKPOINT),
