@@ -105,7 +105,8 @@ check: $(COMMAND) ## the quick checks: style, types, order of imports, stale not
 	@env -u PYODIDE $(BIN)/mypy >_build/mypy.log 2>&1 & types=$$!; \
 	{ $(BIN)/lint-imports --no-logo >_build/imports.log || { cat _build/imports.log; false; }; } && \
 	$(BIN)/python -m autograder release --check && \
-	$(BIN)/python -m pytest -q tests/test_packages.py tests/test_repository.py tests/lessons/test_style.py tests/lessons/test_lessons.py && \
+	$(BIN)/python -m pytest -q tests/test_packages.py tests/test_repository.py tests/lessons/test_style.py tests/lessons/test_lessons.py \
+	  tests/attacks/test_attacks.py::test_the_page_of_the_book_says_what_is_known && \
 	$(BIN)/python -m autograder drafts; rest=$$?; \
 	wait $$types || rest=1; cat _build/mypy.log; exit $$rest
 
