@@ -85,7 +85,7 @@ handout: $(COMMAND) ## write the folder and the zip for students, by course.toml
 run: $(COMMAND) ## run the solution notebooks with papermill, test cells included
 	@$(BIN)/python -m autograder run $(LESSONS)
 
-grade: $(COMMAND) jail ## grade your class: submitted/ into gradebook.db, feedback/ and grades.csv
+grade: $(COMMAND) jail ## grade your class: submitted/ into record.json, feedback/ and grades.csv
 	@$(BIN)/python -m autograder grade
 
 report: $(COMMAND) ## one page on your graded class: report.html

@@ -11,7 +11,6 @@ from nbgrader.preprocessors import LimitOutput
 from autograder.grading.nbgrader.converters import copy_only_what_is_listed, one_at_a_time
 from autograder.grading.nbgrader.exchange import Collect, ReleaseFeedback
 from autograder.grading.nbgrader.formgrader import DrawnFormulas, use_own_page
-from autograder.grading.nbgrader.late import LatePenalties
 from autograder.grading.nbgrader.preprocessors import AdaptLesson, ClearAttachments, ListChecks, RunCells
 from autograder.grading.nbgrader.restore import RestoreCells, SubmissionExporter
 from autograder.grading.nbgrader.scoring import ReadGrades, SaveScores
@@ -48,7 +47,7 @@ c.GenerateAssignment.preprocessors = [
 # gets a score and a reason.
 c.Autograde.exporter_class = SubmissionExporter
 c.Autograde.sanitize_preprocessors = [RestoreCells]
-c.Autograde.autograde_preprocessors = [RunCells, LimitOutput, SaveScores, LatePenalties]
+c.Autograde.autograde_preprocessors = [RunCells, LimitOutput, SaveScores]
 # Submissions run in a jail (c.RunCells.jail = False: with your own rights). Of the other files in a submission's
 # folder, only those are used whose names match a pattern in the list c.RunCells.data_files.
 c.RunCells.timeout = 60  # seconds for a cell

@@ -101,7 +101,7 @@ def _example(arguments: argparse.Namespace) -> int:
     print(gradebook.table_of(course.rows()))
     expected = example_class.read_expected(example_class.EXAMPLE / "expected.csv")
     wrong = example_class.differences(course.scores(), expected, arguments.lessons)
-    comments = course.comments() if wrong else {}
+    comments = {row[:3]: row.comment for row in course.rows()} if wrong else {}
     for key, line in wrong.items():
         why = comments.get(key, "").split("\n")[0]
         print(f"{line}: {limits.printable(why)}" if why else line, file=sys.stderr)

@@ -1,9 +1,9 @@
 """A class, and how it is graded.
 
 A course is a folder with `submitted/STUDENT/LESSON/LESSON.ipynb`, and `course.toml` if it has settings of its own
-(`course_settings`). Grading it fills `gradebook.db`, `autograded/`,
-`feedback/` and `grades.csv` next to it, through nbgrader with the settings of `nbgrader_config.py`. What did not
-change since it was graded is not graded again.
+(`course_settings`). Grading it fills `record.json`, `gradebook.db`, `autograded/`, `feedback/` and `grades.csv` next to
+it, through nbgrader with the settings of `nbgrader_config.py`. What did not change since it was graded is not graded
+again.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import contextlib
 import copy
 import functools
 import hashlib
-import json
 import os
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,17 +25,9 @@ import nbformat
 from tqdm import tqdm
 
 from autograder.grading import handed_in, isolation, limits, outcome
-from autograder.grading.nbgrader import by_hand, library, lock
-from autograder.grading.nbgrader.gradebook import (
-    Row,
-    cells_known,
-    cells_of,
-    csv_of,
-    read_comments,
-    read_rows,
-    scores_of,
-    totals_of,
-)
+from autograder.grading import record as records
+from autograder.grading.nbgrader import library, lock
+from autograder.grading.nbgrader.gradebook import Row, csv_of, rows_of, scores_of, totals_of
 from autograder.lessons import adapted, course_settings, keys, pieces
 from autograder.lessons.files import write_whole
 
@@ -43,6 +35,7 @@ if TYPE_CHECKING:
     from traitlets.config import Config
 
     from autograder.grading.nbgrader.submission_files import Submission
+    from autograder.grading.record import Record
     from autograder.grading.running.workers import Task, Workers
     from autograder.lessons.course_settings import Settings
 
@@ -83,7 +76,6 @@ class Course:
             if not (self.root / "submitted" / student).is_dir():
                 near = course_settings.did_you_mean(student, self.students()) or ": check the name after --student"
                 raise UnknownStudentError(f"there is no folder submitted/{student}{near}")
-        self.graded = self.root / "autograded" / ".graded.json"
         #: Of each submission that is being graded the exchange's own files, and its fingerprint.
         self._taken: dict[tuple[str, str], tuple[dict[str, bytes], str]] = {}
 
@@ -156,18 +148,10 @@ class Course:
 
         if not self.has_gradebook():
             return []
-        self._write_dates(bar)
         with library.logged(self.root / ".nbgrader.log") as log:
             if rewritten := follow_gradebook(self._config()):
                 bar.write(f"brought up to date with the gradebook: {len(rewritten)} feedback page(s)", file=sys.stderr)
         return [f"feedback pages may be older than the gradebook: {log.problem}"] if log.problem else []
-
-    def _write_dates(self, bar: tqdm) -> None:
-        """Write the dates of `course.toml` into the gradebook, and say where a person had entered others."""
-        from autograder.grading.nbgrader import dates
-
-        for line in dates.write(library.directory(self._config())):
-            bar.write(limits.printable(line), file=sys.stderr)
 
     def _grade_what_changed(
         self, lessons: list[str] | None, force: bool, jobs: int, scheduler: str, solutions: bool, bar: tqdm
@@ -175,15 +159,18 @@ class Course:
         """What `grade` does while the bar moves."""
         from autograder.grading.running import workers
 
-        for lesson in sorted({lesson for _, lesson in self._gradable(lessons)}):
+        gradable = sorted({lesson for _, lesson in self._gradable(lessons)})
+        if gradable or self.has_gradebook():
+            with self.writing():
+                pass
+        for lesson in gradable:
             bar.set_description_str(f"preparing {lesson}")
             self.prepare(lesson)
-        if self.has_gradebook():
-            self._write_dates(bar)
-        done, final = self._read_graded(), self.final()
+        record, final = records.of(self.root), self.final()
         todo = [
             job for job in self._gradable(lessons)
-            if force or job not in final or done.get("/".join(job)) != self._fingerprint(*job, self._take(*job))
+            if force or job not in final
+            or record.at(job[1]).graded.get(job[0]) != self._fingerprint(*job, self._take(*job))
         ]  # fmt: skip
         needed = self._untried(sorted({lesson for _, lesson in todo})) if solutions else {}
         if todo:
@@ -211,16 +198,16 @@ class Course:
     def _unknown_students(self) -> Iterator[str]:
         """A line for each extension of somebody who has handed in nothing and is not in the gradebook."""
         known = set(self.students())
-        if (others := {student for student, _ in self.own.extensions} - known) and self.has_gradebook():
-            with self.gradebook() as gradebook:
-                known |= {student.id for student in gradebook.students}
+        if others := {student for student, _ in self.own.extensions} - known:
+            known |= self.record().students.keys()
         for student in sorted(others - known):
             near = course_settings.did_you_mean(student, known)
             yield limits.printable(f"{course_settings.FILE}: extensions: no work of a student {student!r} yet{near}")
 
     def _has_newer(self, lessons: list[str] | None) -> bool:
         """Has a notebook been put there since the last grading? A quick guess by the time that no copy keeps."""
-        last = self.graded.stat().st_mtime if self.graded.is_file() else 0.0
+        table = self.root / "grades.csv"
+        last = table.stat().st_mtime if table.is_file() else 0.0
         for student, lesson in self._gradable(lessons):
             with contextlib.suppress(OSError):  # there is none, or it cannot be read: grading says so
                 if (self.root / "submitted" / student / lesson / f"{lesson}.ipynb").stat().st_ctime > last:
@@ -232,15 +219,14 @@ class Course:
 
         tasks: one for each.
         """
-        done, problems = self._read_graded(), []
+        problems = []
         if todo:
             bar.set_description_str("grading")
         for task, executed, error in pool.run(tasks):
             student, lesson = task.name
             bar.set_description_str(f"graded {student} {lesson}")
             # Until it is written, it is not graded, whatever was remembered of it.
-            if (before := done.pop("/".join(task.name), None)) is not None:
-                write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
+            before = records.of(self.root).at(lesson).graded.pop(student, None)
             fingerprint = self._taken[task.name][1]
             problem = self.write_grade(student, lesson, executed, error)
             if problem:
@@ -252,16 +238,18 @@ class Course:
                     why = STARVED_AGAIN.format(student, lesson) if again else STARVED
                     bar.write(limits.printable(f"{student} {lesson}: {why}"), file=sys.stderr)
                     state = fingerprint if again else ONCE + fingerprint
-                done["/".join(task.name)] = state
-                write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
+                # Saved with the next grade: if that is not written any more, this one is only graded once more.
+                records.of(self.root).at(lesson).graded[student] = state
             bar.update()
+        records.save(self.root, records.of(self.root))
         return problems
 
     def forget(self, jobs: Iterable[tuple[str, str]]) -> None:
         """Let the next `grade` grade these submissions again, (student, lesson), although they have not changed."""
-        forgotten = set(map("/".join, jobs))
-        kept = {name: state for name, state in self._read_graded().items() if name not in forgotten}
-        write_whole(self.graded, json.dumps(kept, indent=1, sort_keys=True))
+        with lock.held(self.root, "autograder grade"):
+            for student, lesson in jobs:
+                records.of(self.root).at(lesson).graded.pop(student, None)
+            records.save(self.root, records.of(self.root))
 
     def task(self, student: str, lesson: str) -> Task:
         """What a worker needs to run one submission; without a student (''), the solution itself.
@@ -279,49 +267,52 @@ class Course:
             self._taken[student, lesson] = submission.exchange, self._fingerprint(student, lesson, submission)
             nb, files = reading.read_taken(submission), submission_files.next_to(files, submission.files)
         with self.gradebook() as gradebook:
-            sources = restore.source_cells(gradebook, lesson, lesson, restore.earlier(self.root, lesson))
+            earlier = records.of(self.root).at(lesson).earlier
+            sources = restore.source_cells(gradebook, lesson, lesson, earlier)
         restored = restore.restored_notebook(nb, sources, instructor)
         return workers.Task((student, lesson), restored, instructor, run.kernels, files, run.limits, run.demonstrations)
 
     def prepare(self, lesson: str) -> None:
         """Bring the gradebook's version of a lesson up to date with its solution.
 
-        Where its exercises have changed, what people have entered about the others stays (`by_hand`).
+        Where its exercises have changed, nbgrader must forget the lesson: what people have entered is in the record.
         """
         from autograder.grading.nbgrader import restore
 
         source, own = self.solutions / lesson, self.own
         state = hashlib.sha256((source / f"{lesson}.ipynb").read_bytes() + own.marks(lesson).encode()).hexdigest()
-        done = self._read_graded()
-        with self.gradebook() as gradebook:
-            cells = cells_known(gradebook, lesson)
-            if cells is not None and done.get(lesson) == state:
-                return
-            nb = adapted.adapted(nbformat.read(source / f"{lesson}.ipynb", as_version=4), lesson, own)
-            if cells is not None:
-                restore.earlier(self.root, lesson, restore.source_cells(gradebook, lesson, lesson))
-            if cells is not None and cells != cells_of(nb):
-                # nbgrader cannot change the exercises of a graded lesson.
-                by_hand.take_out(gradebook, lesson, self._by_hand(lesson))
+        if records.of(self.root).at(lesson).state == state:
+            return
+        with self.writing() as (record, gradebook):
+            if (known := record.at(lesson)).state:
+                restore.add_earlier(known.earlier, restore.source_cells(gradebook, lesson, lesson))
+        problem = self._store(lesson)
+        # If the grader ends between the two, the next one finds everything in the record.
+        if "Cannot add or remove cells" in problem:
+            with self.writing() as (_, gradebook):
+                gradebook.remove_assignment(lesson)
+            problem = self._store(lesson)
+        if problem:
+            raise ValueError(f"nbgrader refuses {source.relative_to(self.solutions.parent)}: {problem}")
+        with self.writing() as (record, _):
+            record.at(lesson).state = state
+        if homeless := records.of(self.root).homeless(lesson):
+            print(limits.printable(homeless), file=sys.stderr)
+
+    def _store(self, lesson: str) -> str:
+        """Let nbgrader store a lesson in the gradebook; '' or what it says against that."""
         with tempfile.TemporaryDirectory(prefix="lesson-") as folder:
             # In a scratch folder: only `make notebooks` writes released notebooks.
             scratch = Path(folder).resolve()
             (scratch / "solutions" / lesson).mkdir(parents=True)
-            adapted.copy(self.solutions, scratch / "solutions", lesson, own)
+            adapted.copy(self.solutions, scratch / "solutions", lesson, self.own)
             config = self._config(assignment_id=lesson, root=str(scratch))
-            log = library.generate_assignment(config, self.root / ".nbgrader.log")
-        if log:
-            raise ValueError(f"nbgrader refuses {source.relative_to(self.solutions.parent)}: {log}")
-        with self.gradebook() as gradebook:
-            if homeless := by_hand.put_back(gradebook, lesson, self._by_hand(lesson)):
-                print(limits.printable(homeless), file=sys.stderr)
-        write_whole(self.graded, json.dumps({**done, lesson: state}, indent=1, sort_keys=True))
+            return library.generate_assignment(config, self.root / ".nbgrader.log")
 
     def _untried(self, lessons: list[str]) -> dict[str, str]:
         """The lessons whose solutions have to be graded, because the lesson or the grader has changed → fingerprint."""
-        done = self._read_graded()
-        states = {lesson: self._fingerprint("", lesson) for lesson in lessons}
-        return {lesson: state for lesson, state in states.items() if done.get(f"/{lesson}") != state}
+        record, states = records.of(self.root), {lesson: self._fingerprint("", lesson) for lesson in lessons}
+        return {lesson: state for lesson, state in states.items() if record.at(lesson).tried != state}
 
     def try_solutions(self, states: dict[str, str], pool: Workers, bar: tqdm) -> None:
         """Grade the solutions of these lessons themselves. states: lesson → fingerprint.
@@ -331,7 +322,6 @@ class Course:
         from autograder.grading.nbgrader import scoring
         from autograder.grading.running import run_cells
 
-        done = self._read_graded()
         if states:
             bar.set_description_str(f"the lesson's own solution of {', '.join(states)}")
         for task, executed, error in pool.run([self.task("", lesson) for lesson in states]):
@@ -343,8 +333,8 @@ class Course:
                     why = scoring.comment(found).split("\n")[0]
                     text = f"nothing was graded: the solution of {lesson} fails its own {test.id} here: {why}"
                     raise ValueError(text)
-            done[f"/{lesson}"] = states[lesson]
-            write_whole(self.graded, json.dumps(done, indent=1, sort_keys=True))
+            records.of(self.root).at(lesson).tried = states[lesson]
+            records.save(self.root, records.of(self.root))
             bar.update()
 
     def grade_one(self, student: str, lesson: str) -> str:
@@ -358,7 +348,7 @@ class Course:
     def write_grade(
         self, student: str, lesson: str, executed: nbformat.NotebookNode | None, error: Exception | None = None
     ) -> str:
-        """Write what a worker found into the gradebook and the feedback, with nbgrader; '' or what went wrong.
+        """Write what a worker found into the record and the feedback, with nbgrader; '' or what went wrong.
 
         Nothing of the submission runs in this process.
         """
@@ -396,15 +386,25 @@ class Course:
         return totals_of(self.rows())
 
     def rows(self) -> list[Row]:
-        """Every grade in the gradebook, for the submissions that are in `submitted/` now."""
+        """Every grade, for the submissions that are in `submitted/` now."""
         present = set(self.jobs())
-        with self.gradebook() as gradebook:
-            return [row for row in read_rows(gradebook) if row[:2] in present]
+        return [row for row in rows_of(self.record()) if row[:2] in present]
 
-    def comments(self) -> dict[tuple[str, str, str], str]:
-        """(student, lesson, exercise) → the autograder's comment."""
-        with self.gradebook() as gradebook:
-            return read_comments(gradebook)
+    def record(self) -> Record:
+        """The record of the class, with all that people have entered until now, to be read."""
+        from autograder.grading.nbgrader import view
+
+        found = records.read(self.root)
+        if self.has_gradebook():
+            with self.gradebook() as gradebook:
+                view.read_back(found, gradebook)
+        return found
+
+    def writing(self) -> AbstractContextManager[tuple[Record, library.Gradebook]]:
+        """The record, to be changed, and nbgrader's gradebook, which shows it at the end."""
+        from autograder.grading.nbgrader import view
+
+        return view.writing(library.directory(self._config()))
 
     def has_gradebook(self) -> bool:
         """Is there a gradebook yet? `gradebook` would make one."""
@@ -427,10 +427,6 @@ class Course:
         config.RunCells.jail = self.jail
         return config
 
-    def _by_hand(self, lesson: str) -> Path:
-        """Where what people have entered about a lesson lies while it is not in the gradebook."""
-        return self.root / "autograded" / f".by-hand-{lesson}.json"
-
     def gradebook(self) -> library.Gradebook:
         """nbgrader's gradebook of this course, made if there is none; to be used in a `with`."""
         return library.gradebook(self._db_url(), self.settings.CourseDirectory.course_id)
@@ -439,12 +435,6 @@ class Course:
         if "?" in str(self.root):  # to SQLAlchemy, the name of the file would end there
             raise ValueError(f"the folder {self.root} has a question mark in its name: rename it")
         return f"sqlite:///{self.root / 'gradebook.db'}"
-
-    def _read_graded(self) -> dict[str, str]:
-        with contextlib.suppress(OSError, ValueError):
-            found = json.loads(self.graded.read_text(encoding="utf-8"))
-            return found if isinstance(found, dict) else {}
-        return {}
 
     def _take(self, student: str, lesson: str) -> Submission:
         """What is used of a submission, as it is now."""

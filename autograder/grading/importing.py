@@ -20,7 +20,6 @@ import csv
 import datetime
 import functools
 import io
-import json
 import re
 import sys
 import unicodedata
@@ -31,6 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from autograder.grading import command as grade
 from autograder.grading import limits
+from autograder.grading import record as records
 from autograder.grading.limits import printable
 from autograder.lessons.files import write_whole
 
@@ -66,9 +66,6 @@ NAMES = (("name",), ("student",), ("full name",), ("first name", "last name"), (
 USER = "id"
 #: Signs of a path in a download.
 LONGEST = 1000
-#: Below `submitted/`: login → the name under which the LMS knows a submission to this lesson.
-RECORD = ".imported-{lesson}.json"
-
 
 #: A path in a download, its bytes, and what reads it.
 Entry = tuple[str, int, Callable[[], bytes]]
@@ -154,7 +151,8 @@ def command(arguments: argparse.Namespace) -> int:
                 except Exception as error:  # whatever it is, it concerns this student alone
                     problems.append(_not_imported(newest.place, error))
         finally:
-            _remember(course.root, lesson, imported)
+            records.of(course.root).at(lesson).imported.update(imported)
+            records.save(course.root, records.of(course.root))
     for line in (*notes, *problems):
         print(printable(line), file=sys.stderr)
     print(f"Imported for {lesson}: {len(imported)} submissions. To grade them: autograder grade {lesson[:2]}")
@@ -180,7 +178,7 @@ def _refused(course: Course, lesson: str, login: str, files: list[File], people:
     if not people and own.name.endswith("Participant"):
         return "Moodle was told to hide the names: download again without that, or name a table with --names"
     for other in (one for one in course.lessons() if (folder.parent / one).is_dir()):
-        before = _whose(_read_record(course.root, other).get(login, ""), is_folder=False)
+        before = _whose(records.of(course.root).at(other).imported.get(login, ""), is_folder=False)
         number = before.groupdict().get("user") if before else None
         if not (before and number and own.user):
             continue
@@ -425,20 +423,10 @@ def _as_folder(name: str) -> str:
     return re.sub("-+", "-", "-".join(words)).strip("-.")
 
 
-def _read_record(root: Path, lesson: str) -> dict[str, str]:
-    path = root / "submitted" / RECORD.format(lesson=lesson)
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-
-
-def _remember(root: Path, lesson: str, owners: dict[str, str]) -> None:
-    text = json.dumps({**_read_record(root, lesson), **owners}, indent=1, sort_keys=True, ensure_ascii=False)
-    write_whole(root / "submitted" / RECORD.format(lesson=lesson), text)
-
-
 def write_feedback(arguments: argparse.Namespace) -> int:
     """Run the subcommand `feedback-zip`; its exit status: 1 if a page is missing."""
     course, lesson = grade.course_of(arguments), arguments.lessons[0]
-    owners = _read_record(course.root, lesson)
+    owners = records.read(course.root).at(lesson).imported
     if not owners:
         raise ValueError(f"nothing of {lesson} was imported, so its names in Moodle are not known")
     written, missing, target = 0, list[str](), Path(arguments.zip).expanduser()

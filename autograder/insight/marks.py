@@ -1,4 +1,4 @@
-"""What the gradebook and the autograded notebooks say about a class, as plain data for the report and the CSV files.
+"""What the record and the autograded notebooks say about a class, as plain data for the report and the CSV files.
 
 This module only reads. Texts from notebooks are not trusted: escape them like any other text.
 """
@@ -19,6 +19,7 @@ from autograder.grading.nbgrader import scoring, submission_files
 from autograder.grading.nbgrader.gradebook import penalties_of
 from autograder.grading.nbgrader.late import Lateness, of_students
 from autograder.grading.outcome import CellOutcome
+from autograder.grading.record import Record
 from autograder.grading.running.run_cells import is_test
 from autograder.lessons.course_settings import Settings
 from autograder.lessons.notebook import answer_of, natural
@@ -135,14 +136,10 @@ class ClassMarks:
 def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
     """The class in `course`. lessons: only these; all if there are none."""
     jobs = course.jobs(lessons)
-    if not course.has_gradebook():
-        students = [Student(name) for name in sorted({student for student, _ in jobs})]
-        return ClassMarks(course.root, students, [], jobs, course.strays())
     marks, rows, totals = by_submission(course), course.rows(), course.totals()
     unfinished = {row[:2] for row in rows if row.waits and not row.question}
-    penalties = penalties_of(rows)
-    with course.gradebook() as gradebook:
-        delays = of_students(gradebook, course.own)
+    penalties, record = penalties_of(rows), course.record()
+    delays = of_students(record, course.own)
     submissions = [
         Submission(*job, totals[job][0], sum(mark.most for mark in marks[job]), marks[job])
         for job in jobs
@@ -153,7 +150,7 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
         one.unreadable_time = submission_files.has_unreadable_time(course.root / "submitted" / one.student / one.lesson)
         one.late, one.penalty = delays[one.student, one.lesson], penalties[one.student, one.lesson]
     waiting = [job for job in jobs if job not in totals or job in unfinished]
-    return ClassMarks(course.root, _students(course), submissions, waiting, course.strays(), course.own)
+    return ClassMarks(course.root, _students(record, jobs), submissions, waiting, course.strays(), course.own)
 
 
 def without_names(course: Course, found: ClassMarks) -> ClassMarks:
@@ -186,35 +183,25 @@ def _id(submitted: Any) -> str:
 
 def by_submission(course: Course) -> dict[tuple[str, str], list[Mark]]:
     """(student, lesson) → marks in the order of the exercises, for the submissions that are in `submitted/` now."""
-    if not course.has_gradebook():
-        return {}
-    comments = course.comments()
     found: dict[tuple[str, str], list[Mark]] = {}
     for row in sorted(course.rows(), key=lambda row: natural(row.exercise)):
-        by_hand, comment = row.manual_score is not None, comments.get(row[:3], "")
-        of_person = row.question, row.question and row.waits
-        mark = Mark(row.exercise, row.score, row.max_score, row.auto_score, comment, by_hand, row.outdated, *of_person)
+        by_hand, of_person = row.manual_score is not None, (row.question, row.question and row.waits)
+        points = row.score, row.max_score, row.auto_score
+        mark = Mark(row.exercise, *points, row.comment, by_hand, row.outdated, *of_person)
         found.setdefault(row[:2], []).append(mark)
     return found
 
 
-def _students(course: Course) -> list[Student]:
+def _students(record: Record, jobs: list[tuple[str, str]]) -> list[Student]:
     """The students who have handed in something, and those whom an instructor has entered in the gradebook."""
-    handed_in = {student for student, _ in course.jobs()}
-    with course.gradebook() as gradebook:
-        known = [
-            Student(one.id, *(text or "" for text in (one.first_name, one.last_name, one.email, one.lms_user_id)))
-            for one in gradebook.students
-            # A student whose folder was removed from submitted/ is still in the gradebook, but not in the class.
-            if one.id in handed_in
-            or one.first_name
-            or one.last_name
-            or one.email
-            or one.lms_user_id
-            or not one.submissions
-        ]
-    others = handed_in - {student.id for student in known}
-    return sorted([*known, *map(Student, others)], key=lambda student: natural(student.id))
+    handed_in = {student for student, _ in jobs}
+    # A student whose folder was removed from submitted/ is still in the record, but not in the class.
+    gone = {student for lesson in record.lessons.values() for student in lesson.submissions} - handed_in
+    found = {login: Student(login) for login in handed_in}
+    for login, known in record.students.items():
+        texts = [text or "" for text in vars(known).values()]
+        found |= {login: Student(login, *texts)} if login not in gone or any(texts) else {}
+    return sorted(found.values(), key=lambda student: natural(student.id))
 
 
 def _read_autograded(path: Path, submission: Submission) -> None:

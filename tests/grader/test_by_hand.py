@@ -1,6 +1,7 @@
 """What people enter in the gradebook counts, everywhere and at once, and outlives a change of the exercises."""
 
 import datetime
+import json
 import os
 import shutil
 import signal
@@ -14,8 +15,9 @@ import pytest
 import sqlalchemy.exc
 
 from autograder.__main__ import main
+from autograder.grading import record as records
 from autograder.grading.jail import outside
-from autograder.grading.nbgrader import library, lock, submission_files
+from autograder.grading.nbgrader import library, lock, submission_files, view
 from autograder.insight import marks, report
 from ranks.stopwatch import family
 from tests.helpers.toy_course import LESSON, WRONG_SQUARE, Toy, cell, lesson, submission
@@ -159,7 +161,7 @@ def test_dates_points_and_comments_outlive_a_change_of_another_exercise(toy):
         found = gradebook.find_submission(LESSON, "ben")
         assert found.assignment.duedate == datetime.datetime(2026, 4, 30)
         assert found.extension == datetime.timedelta(days=3)
-    assert not list(toy.root.glob("autograded/.by-hand*"))
+    assert not toy.course.record().homeless(LESSON)
 
 
 def test_nothing_is_lost_if_the_grader_ends_between_forgetting_and_entering(toy, monkeypatch):
@@ -187,6 +189,142 @@ def test_ids_that_jupyterlab_gave_are_no_change(toy):
     grade(toy)
     assert points(toy, "ben", "07-ex2-square") == 1.5
     assert toy.row("cyd")["score"] == "4" and toy.row("ada")["score"] == "6"
+
+
+# --- the record, which nbgrader's gradebook shows ---------------------------------------------------------
+
+SQUARE = (LESSON, "ben", "07-ex2-square")
+DUE, DAY = datetime.datetime(2026, 10, 30, 12), datetime.timedelta(days=1)
+
+
+@pytest.fixture
+def entered(toy):
+    """That class, with all that people can enter."""
+    toy.enter("ben", "07-ex2-square", 1.5, "Sign wrong.", extra=0.25)
+    with toy.course.gradebook() as gradebook:
+        gradebook.update_or_create_assignment(LESSON, duedate=DUE)
+        gradebook.grant_extension(LESSON, "ben", days=1)
+        gradebook.update_or_create_student("ben", first_name="Ben")
+    grade(toy)
+    return toy
+
+
+def all_is_there(toy):
+    """By nbgrader's own words, and in the record."""
+    with toy.course.gradebook() as gradebook:
+        found = gradebook.find_grade("07-ex2-square-test", LESSON, LESSON, "ben")
+        assert (found.auto_score, found.manual_score, found.extra_credit, found.score) == (0, 1.5, 0.25, 1.75)
+        assert gradebook.find_comment("07-ex2-square", LESSON, LESSON, "ben").comment == "Sign wrong."
+        assert gradebook.find_submission(LESSON, "ben").extension == DAY
+        assert gradebook.find_assignment(LESSON).duedate == DUE and gradebook.find_student("ben").first_name == "Ben"
+    known = records.read(toy.root)
+    entry = known.at(*SQUARE)
+    assert (entry.auto, entry.manual, entry.extra, entry.remark) == (0, 1.5, 0.25, "Sign wrong.")
+    assert (known.at(LESSON).due, known.at(LESSON, "ben").extension) == (DUE.isoformat(), DAY.total_seconds())
+
+
+def test_a_missing_gradebook_is_made_from_the_record_without_a_run(entered):
+    (entered.root / "gradebook.db").unlink()
+    grade(entered)
+    all_is_there(entered)
+    assert not entered.runs
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_folder_of_before_is_taken_over_once(entered, killed):
+    """With its five kinds of files; and where the grader was killed while nbgrader had forgotten the lesson."""
+    known, root = records.read(entered.root).at(LESSON), entered.root
+    left = {"points": {"07-ex9-gone-test": [1.0, None, False]}, "comments": {"07-ex9-gone": "Kept."}}
+    by_hand = {"students": {"ben": left}}
+    if killed:
+        left["points"]["07-ex2-square-test"], left["comments"]["07-ex2-square"] = [1.5, 0.25, False], "Sign wrong."
+        left["timestamp"], left["extension"], by_hand["duedate"] = None, 172800.0, "2026-10-19T12:00:00"
+    dates = {LESSON: {"written": ["2026-10-19T12:00:00"], "entered": DUE.isoformat()}}
+    dates[f"ben/{LESSON}"] = {"written": [172800.0], "entered": DAY.total_seconds()}
+    graded = {f"{student}/{LESSON}": state for student, state in known.graded.items()}
+    files = {
+        root / "autograded/.graded.json": {LESSON: known.state, f"/{LESSON}": "tried"} | graded,
+        root / "autograded/.dates.json": dates,
+        root / f"autograded/.by-hand-{LESSON}.json": by_hand,
+        root / f"autograded/.earlier-{LESSON}.json": {"07-ex1-double-test": ["0"]},
+        root / f"submitted/.imported-{LESSON}.json": {"ben": "Ben_1_assignsubmission_file_"},
+    }
+    for file, content in files.items():
+        file.write_text(json.dumps(content))
+    (root / records.FILE).unlink()
+    with entered.course.gradebook() as gradebook:  # with the dates of a course.toml that is gone
+        gradebook.update_or_create_assignment(LESSON, duedate=datetime.datetime(2026, 10, 19, 12))
+        gradebook.grant_extension(LESSON, "ben", days=2)
+        gradebook.db.execute(sqlalchemy.text("DROP TABLE shown"))
+        gradebook.db.commit()
+        if killed:
+            gradebook.remove_assignment(LESSON)
+    assert bool(entered.course.rows()) != killed and all(map(os.path.isfile, files)), "reading takes nothing over"
+    grade(entered)
+    all_is_there(entered)
+    assert not any(map(os.path.exists, files)) and bool(entered.runs) == killed
+    known = records.read(root)
+    assert known.at(LESSON, "ben", "07-ex9-gone").manual == 1 and "07-ex9-gone" in known.homeless(LESSON)
+    found = known.at(LESSON)
+    assert (found.tried, found.imported) == ("tried", {"ben": "Ben_1_assignsubmission_file_"}) and found.earlier
+
+
+@pytest.mark.parametrize("place", [(records, "save"), (view, "show"), (view, "_note")])
+def test_what_is_entered_before_and_after_a_kill_is_kept_wherever_it_was(entered, monkeypatch, capsys, place):
+    """After the record is written, and before and after the gradebook is; no date of the file is taken for an entry."""
+    (entered.root / "course.toml").write_text("[lessons.07]\ndue = 2026-10-19T12:00:00Z\n")
+    grade(entered)
+    (entered.root / "course.toml").write_text("[lessons.07]\ndue = 2026-10-21T12:00:00Z\n")
+    entered.hand_in("ada", submission(ex1=None))
+    entered.enter("ada", "07-ex3-half", 2.5)
+    real = getattr(*place)
+    with monkeypatch.context() as patch:
+
+        def killed(*arguments):
+            result = real(*arguments)
+            if records.read(entered.root).at(LESSON, "ada", "07-ex1-double").auto == 0:
+                raise KeyboardInterrupt
+            return result
+
+        patch.setattr(*place, killed)
+        with pytest.raises(KeyboardInterrupt):
+            entered.course.grade(jobs=1, solutions=False)
+    entered.enter("ada", "07-ex2-square", 1.0)
+    (entered.root / "course.toml").unlink()
+    capsys.readouterr()
+    grade(entered)
+    all_is_there(entered)
+    assert {name: entered.row("ada")[name] for name in ("ex1", "ex2", "ex3")} == {"ex1": "0", "ex2": "1", "ex3": "2.5"}
+    assert not records.read(entered.root).conflicts and "does not count" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["gradebook.db", records.FILE])
+def test_where_an_old_copy_was_put_back_and_both_differ_both_are_kept(entered, capsys, name):
+    shutil.copy(entered.root / name, entered.root / "copy")
+    entered.enter("ben", "07-ex2-square", 1.0)
+    grade(entered)
+    shutil.copy(entered.root / "copy", entered.root / name)
+    if name == "gradebook.db":
+        entered.enter("ben", "07-ex2-square", 2.0)
+    capsys.readouterr()
+    grade(entered)
+    counts, other = (2.0, 1.0) if name == "gradebook.db" else (1.0, 1.5)
+    said = f"07_toy/ben/07-ex2-square, manual: {counts} in the gradebook counts, {other} in the record does not"
+    assert said in capsys.readouterr().err and said in records.read(entered.root).conflicts
+    grade(entered)
+    assert records.read(entered.root).at(*SQUARE).manual == counts and said not in capsys.readouterr().err
+
+
+def test_nobody_enters_anything_while_the_gradebook_is_written_and_a_damaged_record_is_told(entered, capsys):
+    database = sqlite3.connect(entered.root / "gradebook.db", timeout=0.1)
+    with entered.course.writing(), pytest.raises(sqlite3.OperationalError, match="locked"):
+        database.execute("UPDATE grade SET manual_score = 3")
+    database.close()
+    (entered.root / records.FILE).write_text("{")
+    assert main([*GRADE, str(entered.root)]) == 2 and "is damaged" in capsys.readouterr().err.splitlines()[-1]
+    (entered.root / records.FILE).unlink()
+    grade(entered)
+    all_is_there(entered)
 
 
 # --- one grader at a time ---------------------------------------------------------------------------------

@@ -23,9 +23,10 @@ from autograder import properties
 from autograder.__main__ import main
 from autograder.authoring import handout
 from autograder.grading.course import Course
-from autograder.grading.nbgrader import dates, library, release, scoring
+from autograder.grading.nbgrader import library, release, scoring
 from autograder.grading.nbgrader.grade_submission import grade_submission
 from autograder.grading.nbgrader.late import of_students
+from autograder.grading.record import Record
 from autograder.insight import marks, report
 from autograder.lessons import adapted, course_settings, names, notebook
 from autograder.soundness import audit
@@ -361,16 +362,14 @@ DAYS = [
 
 
 def test_days_and_extensions_follow_the_calendar_of_the_course(tmp_path):
-    with Course(tmp_path).gradebook() as gradebook:
-        gradebook.add_assignment("03_step")
-        gradebook.add_student("ada")
-        for due, more, when, days in DAYS:
-            own = settings(tmp_path, f"timezone = 'Europe/Berlin'\n{more}[lessons.03]\ndue = {due}\n")
-            time = datetime.datetime.fromisoformat(when)
-            time = (time if time.tzinfo else time.replace(tzinfo=own.zone)).astimezone(datetime.UTC)
-            gradebook.update_or_create_submission("03_step", "ada", timestamp=time.replace(tzinfo=None))
-            found = of_students(gradebook, own)["ada", "03_step"]
-            assert found.days == days, (due, more, when, found)
+    record = Record()
+    for due, more, when, days in DAYS:
+        own = settings(tmp_path, f"timezone = 'Europe/Berlin'\n{more}[lessons.03]\ndue = {due}\n")
+        time = datetime.datetime.fromisoformat(when)
+        time = (time if time.tzinfo else time.replace(tzinfo=own.zone)).astimezone(datetime.UTC)
+        record.at("03_step", "ada").handed_in = time.replace(tzinfo=None).isoformat()
+        found = of_students(record, own)["ada", "03_step"]
+        assert found.days == days, (due, more, when, found)
 
 
 def test_a_time_that_cannot_be_read_leaves_no_earlier_one(toy):
@@ -463,38 +462,13 @@ def test_nbgraders_own_commands_write_the_dates_too(toy):
     assert in_gradebook(toy) == (datetime.datetime(2026, 10, 19, 12), datetime.timedelta(days=2))
 
 
-@pytest.mark.parametrize("last", [1, 2])
-def test_a_grader_that_is_killed_takes_no_date_of_the_file_for_a_persons(toy, monkeypatch, capsys, last):
-    """Before and after a new date is in the gradebook; what was written is noted before and after that."""
-    settings(toy.root, "[lessons.07]\ndue = 2026-10-19T12:00:00Z\n")
-    grade(toy)
-    settings(toy.root, "[lessons.07]\ndue = 2026-10-21T12:00:00Z\n")
-    save, calls = dates._save, []
-
-    def killed(*arguments):
-        save(*arguments)
-        calls.append(arguments)
-        if len(calls) == last:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(dates, "_save", killed)
-    with pytest.raises(KeyboardInterrupt):
-        toy.course.grade(jobs=1, solutions=False)
-    monkeypatch.undo()
-    grade(toy)
-    assert in_gradebook(toy)[0] == datetime.datetime(2026, 10, 21, 12)
-    settings(toy.root, "[lessons.07]\n")
-    grade(toy)
-    assert in_gradebook(toy)[0] is None and "does not count" not in capsys.readouterr().err
-
-
 def test_late_days_are_used_up_in_the_order_of_the_due_dates(toy):
     """Two lessons, two days late each; of three late days, the second lesson gets one."""
     own = settings(toy.root, "[late]\nlate_days = 3\n[lessons.07]\ndue = 2026-10-19T12:00:00Z\n")
     with toy.course.gradebook() as gradebook:
         gradebook.update_or_create_assignment("06_before", duedate=datetime.datetime(2026, 10, 1))
         gradebook.update_or_create_submission("06_before", "ada", timestamp=datetime.datetime(2026, 10, 2, 12))
-        found = of_students(gradebook, own)
+    found = of_students(toy.course.record(), own)
     assert found["ada", "06_before"][1:3] == (2, 2) and found["ada", LESSON][1:3] == (2, 1)
     assert found["ben", LESSON][1:3] == (2, 2)
 

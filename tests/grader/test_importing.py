@@ -15,7 +15,7 @@ import nbformat
 import pytest
 
 from autograder.__main__ import main
-from autograder.grading import importing, limits
+from autograder.grading import importing, limits, record
 from autograder.grading.course import Course
 from tests.helpers.toy_course import LESSON, lesson, submission
 
@@ -363,9 +363,8 @@ def test_all_targets_are_looked_at_before_the_first_is_written(course, tmp_path,
     assert bring(course, deliver(tmp_path, moodle("Ada Lo", "Ben Roy", "Cyd Li", "Dan Wu", "Eva Ruiz"), True)) == 1
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 3 and sum("is no folder: remove it" in line for line in said) == 2
-    assert {"Ada-Lo", "Eva-Ruiz"} == importing._read_record(course.root, LESSON).keys() and not (
-        tmp_path / LESSON
-    ).exists()
+    assert {"Ada-Lo", "Eva-Ruiz"} == record.read(course.root).lessons[LESSON].imported.keys()
+    assert not (tmp_path / LESSON).exists()
 
 
 def test_the_time_of_another_notebook_does_not_stay(course, tmp_path, capsys):

@@ -11,6 +11,7 @@ import pytest
 
 from autograder.__main__ import main
 from autograder.answers.verdicts import Losses
+from autograder.grading import record
 from autograder.grading.course import Course
 from autograder.lessons import chapters, executing, keys, notebook, run_solutions
 from autograder.soundness import audit
@@ -133,13 +134,14 @@ def test_a_hint_runs_one_solution_again(tmp_path, append, monkeypatch, capsys):
 def test_a_hint_grades_one_lesson_again(copy, append):
     """Its solution, and submissions of it, whose fingerprints are others: test_grading.py."""
     course = Course(copy, jail=False)
-    before = {f"{who}/{lesson}": course._fingerprint(who, lesson) for who in ("ada", "") for lesson in LESSONS}
-    course.graded.parent.mkdir()
-    course.graded.write_text(json.dumps(before))
+    before, known = {lesson: course._fingerprint("ada", lesson) for lesson in LESSONS}, record.Record()
+    for lesson in LESSONS:
+        known.at(lesson).tried = course._fingerprint("", lesson)
+    record.save(course.root, known)
     assert not course._untried(LESSONS)
     append(HINTS)
     assert list(course._untried(LESSONS)) == OWN
-    assert [lesson for lesson in LESSONS if course._fingerprint("ada", lesson) != before[f"ada/{lesson}"]] == OWN
+    assert [lesson for lesson in LESSONS if course._fingerprint("ada", lesson) != before[lesson]] == OWN
 
 
 def test_a_hint_runs_no_chapter_and_audits_one_lesson_again(copy, tmp_path, append, monkeypatch):

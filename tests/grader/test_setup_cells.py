@@ -172,10 +172,10 @@ def test_an_earlier_version_of_the_lesson_is_named_as_such(tmp_path):
     publish(other_test)
     assert remarks() == ([restore.OLDER], [restore.EARLIER]) and remarks(other_test) == ([], [])
     assert remarks(lambda nb: cell(nb, "07-ex1-double-test").update(source="assert True")) == ([], [changed])
-    (toy.root / "autograded" / f".earlier-{LESSON}.json").unlink()
-    publish(without_the_third)
-    (toy.root / "autograded" / f".earlier-{LESSON}.json").unlink()
-    publish(lambda nb: None)
+    for change in (without_the_third, lambda nb: None):
+        with toy.course.writing() as (record, _):
+            record.at(LESSON).earlier.clear()
+        publish(change)
     assert remarks(without_the_third)[0] == [restore.OLDER] and remarks()[0] == []
 
 

@@ -50,9 +50,7 @@ WRONG = stopped("error", "AssertionError", "double(3) is 0")
 def fill(toy: Toy, student: str, name: str = LESSON, problem: str = "", **found: CellOutcome) -> None:
     """A graded submission. found: `ex1=stopped("died")`, what a run would have written down about that test."""
     (toy.root / "submitted" / student / name).mkdir(parents=True, exist_ok=True)
-    with toy.course.gradebook() as gradebook:
-        gradebook.update_or_create_student(student)
-        gradebook.update_or_create_submission(name, student)
+    with toy.course.writing() as (record, gradebook):
         cells = {cell.id: cell for cell in restore.restore([], restore.source_cells(gradebook, name, name)).cells}
         for cell in cells.values():
             seen = CellOutcome("" if problem else "ok")
@@ -62,7 +60,7 @@ def fill(toy: Toy, student: str, name: str = LESSON, problem: str = "", **found:
                 seen.properties = [] if problem else [Tried(*of_test, points=cell.metadata.nbgrader.points)]
                 seen.comment = scoring.comment(seen, CellOutcome("ok"), problem)
             outcome.to_metadata(cell, seen)
-        scoring.save(gradebook, name, name, student, {name: cell for name, cell in cells.items() if is_test(cell)})
+        scoring.save(record, student, name, {name: cell for name, cell in cells.items() if is_test(cell)})
     path = toy.root / "autograded" / student / name / f"{name}.ipynb"
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(new_notebook(cells=list(cells.values()), metadata={"autograder": {"problem": problem}}), path)

@@ -113,7 +113,7 @@ def _prepared() -> dict[str, bytes]:
         source.mkdir(parents=True)
         nbformat.write(lesson(), source / f"{LESSON}.ipynb")
         Course(course.root).prepare(LESSON)
-        return {name: (course.root / name).read_bytes() for name in ("gradebook.db", "autograded/.graded.json")}
+        return {name: (course.root / name).read_bytes() for name in ("gradebook.db", "record.json")}
 
 
 class Toy:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autograder.grading.nbgrader import dates, lock, submission_files
+from autograder.grading.nbgrader import lock, submission_files, view
+from autograder.grading.record import DamagedRecordError
 from autograder.lessons import course_settings, pieces
 
 
@@ -42,7 +43,6 @@ def _copying(listed: Callable[[Path], dict[str, bytes]], init_assignment: Callab
     Where it autogrades, the time is what `submitted_at` makes of these, and never that of an earlier hand-in.
     """
     from nbgrader import converters
-    from nbgrader.api import Gradebook
 
     @functools.wraps(init_assignment)
     def init(self: Any, assignment_id: str, student_id: str) -> None:
@@ -54,9 +54,9 @@ def _copying(listed: Callable[[Path], dict[str, bytes]], init_assignment: Callab
         finally:
             self.coursedir.ignore = ignored
         if isinstance(self, converters.Autograde):
-            with Gradebook(self.coursedir.db_url, self.coursedir.course_id) as gradebook:
+            with view.writing(self.coursedir, (student_id, assignment_id)) as (record, _):
                 when = submission_files.submitted_at(files)
-                gradebook.update_or_create_submission(assignment_id, student_id, timestamp=when)
+                record.at(assignment_id, student_id).handed_in = when and when.isoformat()
         target = Path(self._format_dest(assignment_id, student_id))
         target.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -77,9 +77,9 @@ def one_at_a_time() -> None:
 
 
 def _alone(start: Callable, what: str) -> Callable:
-    """nbgrader's method, under the lock of its course, with the dates of `course.toml` in the gradebook.
+    """nbgrader's method, under the lock of its course, with the gradebook as the record has it.
 
-    NbGraderException, after one line in its log, if the lock is taken or there is a mistake in `course.toml`.
+    NbGraderException, after one line in its log, if the lock is taken, or `course.toml` or the record has a mistake.
     """
 
     @functools.wraps(start)
@@ -87,11 +87,11 @@ def _alone(start: Callable, what: str) -> Callable:
         from nbgrader.converters import NbGraderException
 
         try:
-            with lock.held(Path(self.coursedir.root), what):
-                for line in dates.write(self.coursedir):
-                    self.log.warning("%s", line)
+            with lock.held(view.root_of(self.coursedir), what):
+                with view.writing(self.coursedir):
+                    pass
                 start(self)
-        except (lock.CourseInUseError, course_settings.BadSettingError) as error:
+        except (lock.CourseInUseError, course_settings.BadSettingError, DamagedRecordError) as error:
             self.log.error("%s", error)
             raise NbGraderException(str(error)) from None
 

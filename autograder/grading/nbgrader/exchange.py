@@ -24,7 +24,7 @@ from nbgrader.utils import parse_utc
 
 from autograder.grading import limits
 from autograder.grading.limits import printable
-from autograder.grading.nbgrader import dates, lock, submission_files
+from autograder.grading.nbgrader import lock, submission_files
 
 #: By how much the times of a submission may differ: it takes a while to copy one.
 SLACK = timedelta(minutes=10)
@@ -178,8 +178,6 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
         from autograder.grading.nbgrader.grade_submission import follow_gradebook
 
         with _alone(self, "nbgrader release_feedback"):
-            for line in dates.write(self.coursedir):
-                self.log.warning("%s", printable(line))
             follow_gradebook(self.config, self.coursedir)
             super().start()
 

@@ -1,4 +1,4 @@
-"""Writes what a worker found: into the gradebook, into `autograded/` and into `feedback/`; and what a person enters.
+"""Writes what a worker found: into the record, into `autograded/` and into `feedback/`; and what a person enters.
 
 nbgrader's commands do the same with a submission that they run themselves, with the steps of `nbgrader_config.py`.
 Here those steps take a notebook that was run. Nothing of the submission runs in this process.
@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nbformat
-from nbgrader.api import Gradebook
 from nbgrader.converters import Autograde, GenerateFeedback
 from nbgrader.converters.base import BaseConverter
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading import outcome
-from autograder.grading.nbgrader import gradebook as grades
-from autograder.grading.nbgrader import late, reading, restore, scoring, submission_files
+from autograder.grading import record as records
+from autograder.grading.nbgrader import late, reading, restore, scoring, submission_files, view
 from autograder.grading.nbgrader.preprocessors import RunCells
 from autograder.lessons import course_settings
 
@@ -36,13 +35,11 @@ def grade_submission(
     config: Config, student: str, lesson: str, nb: nbformat.NotebookNode, files: dict[str, bytes]
 ) -> None:
     """Write the grade of a submission and its page. nb: restored, as a worker has run it. files: the exchange's own."""
-    course = CourseDirectory(config=config)
-    with Gradebook(course.db_url, course.course_id) as gradebook:
-        gradebook.update_or_create_student(student)
-        # None, too: the time of what was handed in before is not this one's.
-        gradebook.update_or_create_submission(lesson, student, timestamp=submission_files.submitted_at(files))
+    course, when = CourseDirectory(config=config), submission_files.submitted_at(files)
     where = _names(course, student, lesson) | {
-        "changed": reading.changed_answers(_autograded(course, student, lesson), nb)
+        "changed": reading.changed_answers(_autograded(course, student, lesson), nb),
+        # None, too: the time of what was handed in before is not this one's.
+        "handed_in": when and when.isoformat(),
     }
     steps = config.Autograde.autograde_preprocessors
     nb, _ = _taken(steps[steps.index(RunCells) + 1 :], config, nb, where)
@@ -54,27 +51,18 @@ def record_failure(config: Config, student: str, lesson: str, why: str) -> None:
     """Give a submission that could not be graded 0 points for now, so that neither old scores nor old reasons stand."""
     course = CourseDirectory(config=config)
     shutil.rmtree(course.format_path(course.autograded_directory, student, lesson), ignore_errors=True)
-    with Gradebook(course.db_url, course.course_id) as gradebook:
-        gradebook.update_or_create_student(student)
-        gradebook.update_or_create_submission(lesson, student)
+    with view.writing(course, (student, lesson)) as (record, gradebook):
         sources = restore.source_cells(gradebook, lesson, lesson)
         nb = reading.notebook_of(restore.restore([], sources).cells, outcome.NotebookOutcome(why))
         for cell in nb.cells:
             outcome.to_metadata(cell, outcome.CellOutcome(comment=why))
-        scoring.save(gradebook, lesson, lesson, student, {cell.id: cell for cell in nb.cells}, changed=())
-    write_page(course, config, student, lesson, nb)
-
-
-def _follow(course: CourseDirectory, config: Config, student: str, lesson: str, nb: nbformat.NotebookNode) -> None:
-    """Bring a late penalty and a page up to date with the gradebook."""
-    if late.LatePenalties in config.Autograde.autograde_preprocessors:
-        _taken([late.LatePenalties], config, nb, _names(course, student, lesson))
+        scoring.save(record, student, lesson, {cell.id: cell for cell in nb.cells}, changed=())
     write_page(course, config, student, lesson, nb)
 
 
 def write_page(course: CourseDirectory, config: Config, student: str, lesson: str, nb: nbformat.NotebookNode) -> None:
-    """Write the feedback on an autograded notebook, with the scores and comments of the gradebook."""
-    where = _names(course, student, lesson) | {"based_on": _state(course, config, (student, lesson))[student, lesson]}
+    """Write the feedback on an autograded notebook, with the scores and comments of the record."""
+    where = _names(course, student, lesson) | {"based_on": _state(course, student, lesson)}
     nb, where = _taken(config.GenerateFeedback.preprocessors, config, nb, where)
     page, _ = config.GenerateFeedback.exporter_class(config=config).from_notebook_node(nb, {"nbgrader": where})
     folder = Path(course.format_path(course.autograded_directory, student, lesson))
@@ -88,28 +76,24 @@ def follow_gradebook(config: Config, course: CourseDirectory | None = None) -> l
     No notebook is run. Points, comments and extra credit by hand, due dates and extensions need nothing else to count.
     """
     course, rewritten = course or CourseDirectory(config=config), []
-    for (student, lesson), state in sorted(_state(course, config).items()):
+    with view.writing(course) as (record, _):
+        late.write_penalties(record, config, course_settings.of(course.root))
+    for lesson, student in [key[:2] for key in record.places() if key[0] and key[1] and not key[2]]:
         page = Path(course.format_path(course.feedback_directory, student, lesson), f"{lesson}.html")
-        is_old = page.is_file() and _based_on(page) != state
+        is_old = page.is_file() and _based_on(page) != _state(course, student, lesson)
         nb = _autograded(course, student, lesson) if is_old else None
         if nb is not None:
-            _follow(course, config, student, lesson, nb)
+            write_page(course, config, student, lesson, nb)
             rewritten.append((student, lesson))
     return rewritten
 
 
-def _state(course: CourseDirectory, config: Config, job: tuple[str, str] | None = None) -> dict[tuple[str, str], str]:
-    """(student, lesson) → a digest of all on which its page depends beside the notebook. job: of this one only."""
-    policy, own = repr((config.LateSubmissionPlugin, config.AssignLatePenalties)), course_settings.of(course.root)
-    with Gradebook(course.db_url, course.course_id) as gradebook:
-        found = grades.entered(gradebook, job)
-        delays = late.of_students(gradebook, own, job[0] if job else "") if own.has_dates() else {}
-    said = {True: "", False: "without hints"}
-    texts = {
-        one: f"{policy} {state}{said[own.of(one[1]).hints]}{delays.get(one, '')}{own.late or ''}"
-        for one, state in found.items()
-    }
-    return {one: hashlib.sha256(text.encode()).hexdigest() for one, text in texts.items()}
+def _state(course: CourseDirectory, student: str, lesson: str) -> str:
+    """A digest of all on which a page depends beside the notebook."""
+    own, record = course_settings.of(course.root), records.of(view.root_of(course))
+    delay = late.of_students(record, own, student).get((student, lesson)) if own.has_dates() else None
+    parts = record.at(lesson, student), record.lessons[lesson].most, record.lessons[lesson].due, delay
+    return hashlib.sha256(repr((*parts, own.of(lesson).hints, own.late)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _based_on(page: Path) -> str:

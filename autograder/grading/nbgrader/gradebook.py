@@ -1,4 +1,4 @@
-"""The grades of a class, read from nbgrader's gradebook: rows, sums, a table, a CSV file.
+"""The grades of a class, of its record: rows, sums, a table, a CSV file.
 
 A question that a person grades counts once it has its points: until then, neither these nor what it is worth are in a
 sum.
@@ -6,18 +6,16 @@ sum.
 
 from __future__ import annotations
 
-import hashlib
 import re
-from typing import Any, NamedTuple
-
-import nbformat
+from typing import NamedTuple
 
 from autograder.grading.limits import csv_cell, csv_text, printable
+from autograder.grading.record import Entry, Record
 from autograder.lessons.notebook import natural
 
 
 class Row(NamedTuple):
-    """One exercise of one submission. question: is it graded by a person alone?"""
+    """One exercise of one submission. question: is it graded by a person alone? comment: the autograder's."""
 
     student: str
     lesson: str
@@ -29,6 +27,7 @@ class Row(NamedTuple):
     needs_manual_grade: bool
     penalty: float | None
     question: bool = False
+    comment: str = ""
 
     @property
     def waits(self) -> bool:
@@ -41,115 +40,16 @@ class Row(NamedTuple):
         return self.manual_score is not None and self.needs_manual_grade
 
 
-def read_rows(gradebook: Any) -> list[Row]:
-    """Every grade in an open gradebook of nbgrader's."""
-    from nbgrader import api
-
-    found = (
-        gradebook.db.query(
-            api.SubmittedAssignment.student_id,
-            api.Assignment.name,
-            api.BaseCell.name,
-            api.Grade.score,
-            api.Grade.max_score,
-            api.Grade.auto_score,
-            api.Grade.manual_score,
-            api.Grade.needs_manual_grade,
-            api.SubmittedNotebook.late_submission_penalty,
-            api.BaseCell.type,
-            api.BaseCell.notebook_id,
-        )
-        .select_from(api.Grade)
-        .join(api.SubmittedNotebook, api.Grade.notebook_id == api.SubmittedNotebook.id)
-        .join(api.BaseCell, api.Grade.cell_id == api.BaseCell.id)
-    )
-    # An answer that a person grades is in the gradebook twice, as what gives points and as an answer.
-    answers = {tuple(one) for one in gradebook.db.query(api.SolutionCell.notebook_id, api.SolutionCell.name)}
-    return [
-        Row(student, lesson, name.removesuffix("-test"), *rest)._replace(
-            question=kind == "TaskCell" or (notebook, name) in answers
-        )
-        for student, lesson, name, *rest, kind, notebook in _with_lesson(found)
-    ]
-
-
-def cells_known(gradebook: Any, lesson: str) -> set[tuple[str, str]] | None:
-    """The cells of a lesson that an open gradebook knows, with each of their kinds; None if it does not know it."""
-    from nbgrader import api
-
-    try:
-        nb = gradebook.find_notebook(lesson, lesson)
-    except api.MissingEntry:
-        return None
-    kinds = {"grade": nb.grade_cells, "solution": nb.solution_cells, "task": nb.task_cells, "": nb.source_cells}
-    return {(kind, cell.name) for kind, cells in kinds.items() for cell in cells}
-
-
-def cells_of(nb: nbformat.NotebookNode) -> set[tuple[str, str]]:
-    """What `cells_known` will say of a lesson's notebook once nbgrader has stored it."""
-    from nbgrader import utils
-
-    kinds = {"grade": utils.is_grade, "solution": utils.is_solution, "task": utils.is_task}
-    found = {
-        (kind, cell.metadata.nbgrader.grade_id) for kind, is_kind in kinds.items() for cell in filter(is_kind, nb.cells)
-    }
-    locked = {cell.metadata.nbgrader.grade_id for cell in filter(utils.is_locked, nb.cells)}
-    return found | {("", name) for name in locked | {name for _, name in found}}
-
-
-def _with_lesson(query: Any) -> Any:
-    """A query over submitted notebooks, joined with their submissions and lessons."""
-    from nbgrader import api
-
-    return query.join(api.SubmittedAssignment, api.SubmittedNotebook.assignment_id == api.SubmittedAssignment.id).join(
-        api.Assignment, api.SubmittedAssignment.assignment_id == api.Assignment.id
-    )
-
-
-def read_comments(gradebook: Any) -> dict[tuple[str, str, str], str]:
-    """(student, lesson, exercise) → the autograder's comment. nbgrader keeps it with the answer cell, or the task."""
-    from nbgrader import api
-
-    found = (
-        gradebook.db.query(
-            api.SubmittedAssignment.student_id, api.Assignment.name, api.BaseCell.name, api.Comment.auto_comment
-        )
-        .select_from(api.Comment)
-        .join(api.SubmittedNotebook, api.Comment.notebook_id == api.SubmittedNotebook.id)
-        .join(api.BaseCell, api.Comment.cell_id == api.BaseCell.id)
-    )
-    return {(student, lesson, cell): text or "" for student, lesson, cell, text in _with_lesson(found)}
-
-
-def entered(gradebook: Any, job: tuple[str, str] | None = None) -> dict[tuple[str, str], str]:
-    """(student, lesson) → a digest of all in the gradebook on which its page depends. job: of this one only.
-
-    That is its points, comments, extra credit and late penalty, its time and extension, and the lesson's due date.
-    """
-    from nbgrader import api
-
-    of_job = api.SubmittedAssignment.student_id, api.Assignment.name
-    submission, notebook = api.SubmittedAssignment, api.SubmittedNotebook
-    dates = submission.timestamp, submission.extension, api.Assignment.duedate, notebook.late_submission_penalty
-    grade = api.Grade
-    points = api.BaseCell.name, grade.auto_score, grade.manual_score, grade.extra_credit, grade.needs_manual_grade
-    found: dict[tuple[str, str], list[str]] = {}
-    for kind, columns in (
-        (notebook, dates),
-        (api.Grade, points),
-        (api.Comment, (api.BaseCell.name, api.Comment.auto_comment, api.Comment.manual_comment)),
-    ):
-        query = gradebook.db.query(*of_job, *columns).select_from(kind)
-        if kind is not notebook:
-            query = query.join(api.BaseCell, kind.cell_id == api.BaseCell.id).join(
-                notebook, kind.notebook_id == notebook.id
-            )
-        query = _with_lesson(query)
-        if job is not None:
-            query = query.filter(submission.student_id == job[0], api.Assignment.name == job[1])
-        for student, lesson, *values in query:
-            found.setdefault((student, lesson), []).append(repr(values))
-    return {one: hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest() for one, lines in found.items()}
+def rows_of(record: Record) -> list[Row]:
+    """Every grade of the exercises that the lessons have now."""
+    found = []
+    for name, lesson in record.lessons.items():
+        for student, submission in lesson.submissions.items():
+            for exercise, most in lesson.most.items():
+                entry = submission.entries.get(exercise, Entry())
+                points = entry.score, most, entry.auto, entry.manual, entry.to_grade, submission.penalty
+                found.append(Row(student, name, exercise, *points, exercise in lesson.questions, entry.comment or ""))
+    return found
 
 
 def scores_of(rows: list[Row]) -> dict[tuple[str, str, str], tuple[float, float]]:

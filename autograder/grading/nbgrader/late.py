@@ -1,22 +1,18 @@
-"""What is late, and what that costs: by `course.toml`, and by the dates in the gradebook where it says nothing.
-
-A date of `course.toml` comes before one that somebody has entered in the gradebook (`dates`).
-"""
+"""What is late, and what that costs: by `course.toml`, or by the dates that people have entered where it has none."""
 
 from __future__ import annotations
 
 import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from nbgrader.api import Gradebook
 from nbgrader.preprocessors import AssignLatePenalties
 
-from autograder.grading.nbgrader import library
+from autograder.grading.record import Record
 from autograder.lessons import course_settings
 from autograder.lessons.course_settings import Settings
 
 if TYPE_CHECKING:
-    import nbformat
+    from traitlets.config import Config
 
 
 NO_TIME = datetime.timedelta()
@@ -51,27 +47,18 @@ class Lateness(NamedTuple):
         return f"{self.days} day{'' if self.days == 1 else 's'} late{free}"
 
 
-def of_students(gradebook: Gradebook, own: Settings, student: str = "") -> dict[tuple[str, str], Lateness]:
+def of_students(record: Record, own: Settings, student: str = "") -> dict[tuple[str, str], Lateness]:
     """(student, lesson) → how late each submission is. student: those of this one alone.
 
     Late days are used up in the order of the due dates.
     """
-    from nbgrader import api
-
-    columns = api.SubmittedAssignment.timestamp, api.SubmittedAssignment.extension, api.Assignment.duedate
-    query = (
-        gradebook.db.query(api.SubmittedAssignment.student_id, api.Assignment.name, *columns)
-        .select_from(api.SubmittedAssignment)
-        .join(api.Assignment, api.SubmittedAssignment.assignment_id == api.Assignment.id)
-    )
-    if student:
-        query = query.filter(api.SubmittedAssignment.student_id == student)
     far, late = datetime.datetime.max.replace(tzinfo=datetime.UTC), list[tuple[datetime.datetime, str, str, Lateness]]()
-    rows = query.all()
-    extensions = {(who, lesson): extension for who, lesson, _, extension, _ in rows} | dict(own.extensions)
-    for who, lesson, timestamp, _, entered in rows:
-        due, handed_in = own.of(lesson).due or _utc(entered), _utc(timestamp)
-        given = extensions.get((who, lesson))
+    everything = ((lesson, who) for lesson in record.lessons for who in record.lessons[lesson].submissions)
+    for lesson, who in (place for place in everything if student in ("", place[1])):
+        submission = record.lessons[lesson].submissions[who]
+        due, handed_in = own.of(lesson).due or _utc(record.lessons[lesson].due), _utc(submission.handed_in)
+        entered = None if submission.extension is None else datetime.timedelta(seconds=submission.extension)
+        given = own.extensions.get((who, lesson), entered)
         until = given if isinstance(given, datetime.datetime) else due and own.later(due, given or NO_TIME)
         seconds = max(0.0, (handed_in - until).total_seconds()) if handed_in and until else 0.0
         late.append((due or until or far, lesson, who, Lateness(seconds, 0, 0, until, bool(given), handed_in)))
@@ -87,28 +74,20 @@ def of_students(gradebook: Gradebook, own: Settings, student: str = "") -> dict[
     return found
 
 
-class LatePenalties(AssignLatePenalties):
-    """As nbgrader's AssignLatePenalties, with the dates and the late policy of `course.toml`."""
-
-    def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
-        """Write the penalty of a submission into the gradebook."""
-        own = library.course_settings_of(self.config)
-        if not own.has_dates():
-            return super().preprocess(nb, resources)
-        where = resources["nbgrader"]
-        self.init_plugin()
-        with Gradebook(where["db_url"]) as gradebook:
-            late = of_students(gradebook, own, where["student"])[where["student"], where["assignment"]]
-            found = gradebook.find_submission_notebook(where["notebook"], where["assignment"], where["student"])
-            penalty = late.penalty(found.score, own)
-            if own.late is None and late.seconds:
-                plugin = self.plugin_inst.late_submission_penalty(where["student"], found.score, late.seconds)
-                penalty = self._check_late_penalty(found, plugin) if plugin is not None else 0.0
-            found.late_submission_penalty = penalty or None
-            gradebook.db.commit()
-        return nb, resources
+def write_penalties(record: Record, config: Config, own: Settings, student: str = "") -> None:
+    """Write into the record what being late costs: by `course.toml`, or by nbgrader's settings if it says nothing."""
+    nbgraders = AssignLatePenalties(config=config)
+    nbgraders.init_plugin()
+    for (who, lesson), late in of_students(record, own, student).items():
+        submission, most = record.at(lesson, who), record.lessons[lesson].most
+        score = sum(entry.score for name, entry in submission.entries.items() if name in most)
+        penalty = late.penalty(score, own)
+        if own.late is None and late.seconds:
+            cost = nbgraders.plugin_inst.late_submission_penalty(who, score, late.seconds)
+            penalty = min(max(cost or 0.0, 0.0), score)
+        submission.penalty = penalty or None
 
 
-def _utc(time: datetime.datetime | None) -> datetime.datetime | None:
-    """A time of the gradebook's, which are in UTC and do not say so."""
-    return time and min(time.replace(tzinfo=datetime.UTC), LAST)
+def _utc(time: str | None) -> datetime.datetime | None:
+    """A time of the record's, which are in UTC and do not say so."""
+    return min(datetime.datetime.fromisoformat(time).replace(tzinfo=datetime.UTC), LAST) if time else None

@@ -150,7 +150,7 @@ def _is_not_nbgraders(record: logging.LogRecord) -> bool:
 def one_engine() -> Iterator[None]:
     """Inside, all of nbgrader's gradebooks of one file share SQLAlchemy's engine.
 
-    nbgrader opens the gradebook a dozen times for each submission. With an engine of its own, each opening compiles
+    The gradebook is opened several times for each submission. With an engine of its own, each opening compiles
     all its queries anew. While somebody else writes, such as a person who grades by hand, it waits for half a minute.
     """
     from nbgrader import api

@@ -10,7 +10,6 @@ are known by nbgrader's metadata or their ids, and where an editor has removed b
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -24,11 +23,11 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from autograder.grading import outcome
-from autograder.grading.nbgrader import setup_cells
+from autograder.grading import record as records
+from autograder.grading.nbgrader import setup_cells, view
 from autograder.grading.nbgrader.reading import new_cell, notebook_of, read_file, read_submission
 from autograder.grading.nbgrader.submission_files import lesson_notebook
 from autograder.lessons import adapted, course_settings
-from autograder.lessons.files import write_whole
 from autograder.lessons.notebook import STUB, answer_of, is_task, natural
 
 #: The start of a function or a class, and its name.
@@ -251,16 +250,11 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def earlier(root: Path | str, lesson: str, add: Iterable[SourceCell] = ()) -> dict[str, list[str]]:
-    """Test → digests of what students got of it in earlier versions of a lesson. add: one more version, to be kept."""
-    path = Path(root, "autograded", f".earlier-{lesson}.json")
-    found: dict[str, list[str]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    for test in (one for one in add if one.is_test):
+def add_earlier(earlier: dict[str, list[str]], sources: Iterable[SourceCell]) -> None:
+    """Note a version of a lesson that will be an earlier one. earlier: test → digests of what students got of it."""
+    for test in (one for one in sources if one.is_test):
         digest = _digest(visible_part(test.source).strip())
-        found[test.name] = [*(one for one in found.get(test.name, []) if one != digest), digest]
-    if add:
-        write_whole(path, json.dumps(found, indent=1, sort_keys=True))
-    return found
+        earlier[test.name] = [*(one for one in earlier.get(test.name, []) if one != digest), digest]
 
 
 def visible_part(source: str) -> str:
@@ -333,7 +327,7 @@ class RestoreCells(NbGraderPreprocessor):
         where = resources["nbgrader"]
         course = CourseDirectory(config=self.config)
         with Gradebook(where["db_url"]) as gradebook:
-            before = earlier(course.root, where["assignment"])
+            before = records.of(view.root_of(course)).at(where["assignment"]).earlier
             sources = source_cells(gradebook, where["notebook"], where["assignment"], before)
         folder = Path(course.format_path(course.source_directory, ".", where["assignment"]))
         lesson = lesson_notebook(folder / f"{where['notebook']}.ipynb", course_settings.of(course.root))
@@ -395,7 +389,7 @@ def source_cells(
 ) -> list[SourceCell]:
     """The graded cells of an assignment's notebook, as `nbgrader generate_assignment` has stored them.
 
-    before: what `earlier` returns.
+    before: test → digests of what students got of it in earlier versions.
     """
     stored = gradebook.find_notebook(notebook, assignment)
     points = {cell.name: cell.max_score for cell in (*stored.grade_cells, *stored.task_cells)}

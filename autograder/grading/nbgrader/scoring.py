@@ -13,16 +13,17 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import nbformat
-from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
-from nbgrader.preprocessors import GetGrades, NbGraderPreprocessor
+from nbgrader.preprocessors import NbGraderPreprocessor
 
 from autograder import properties
 from autograder.checking.check import NOT_WRITTEN_YET
 from autograder.checking.expect import DIED, UNWRITTEN, WRONG, Failure, with_case
 from autograder.grading import limits, outcome
-from autograder.grading.nbgrader import late, library
+from autograder.grading import record as records
+from autograder.grading.nbgrader import late, library, view
 from autograder.grading.outcome import OUT_OF_TIME, OUTDATED, TIMEOUT, CellOutcome, Outcome, Tried
+from autograder.grading.record import Entry, Record
 from autograder.grading.running.run_cells import is_test
 from autograder.lessons import course_settings
 from autograder.lessons.notebook import answer_of, nbgrader_role
@@ -47,7 +48,7 @@ class Reason(NamedTuple):
 
 
 def comment(test: CellOutcome, answer: CellOutcome | None = None, problem: str = "") -> str:
-    """Why a test lacks points, for the gradebook; "" if all properties hold. problem: why the notebook was not run."""
+    """Why a test lacks points, for the record; "" if all properties hold. problem: why the notebook was not run."""
     if problem:
         return problem
     texts = [
@@ -203,7 +204,7 @@ def is_question(cell: nbformat.NotebookNode) -> bool:
 
 
 def about_question(question: CellOutcome, problem: str = "") -> str:
-    """Why a question needs no person to grade it, for the gradebook; "" if it does."""
+    """Why a question needs no person to grade it, for the record; "" if it does."""
     return problem or ("Not answered." if question.unwritten else "")
 
 
@@ -211,7 +212,7 @@ class SaveScores(NbGraderPreprocessor):
     """Takes the place of nbgrader's SaveAutoGrades. Every exercise gets a final score, every question waits for one."""
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
-        """Write the scores and the sentences into the gradebook, and the sentences into the notebook."""
+        """Write the scores and the sentences into the record, and the sentences into the notebook."""
         where, own = resources["nbgrader"], library.course_settings_of(self.config)
         found = {cell.id: outcome.of_metadata(cell) for cell in nb.cells}
         graded = {cell.id: cell for cell in nb.cells if is_test(cell) or is_question(cell)}
@@ -227,27 +228,42 @@ class SaveScores(NbGraderPreprocessor):
             outcome.to_metadata(cell, one)
         whole.remarks += about_python(nb)
         outcome.to_metadata(nb, whole)
-        with Gradebook(where["db_url"]) as gradebook:
-            save(gradebook, where["notebook"], where["assignment"], where["student"], graded, where.get("changed"))
+        job = where["student"], where["assignment"]
+        with view.writing(CourseDirectory(config=self.config), job) as (record, _):
+            save(record, *job, graded, where.get("changed"))
+            if "handed_in" in where:
+                record.at(where["assignment"], where["student"]).handed_in = where["handed_in"]
+            late.write_penalties(record, self.config, own, where["student"])
         return nb, resources
 
 
-class ReadGrades(GetGrades):
-    """As nbgrader's GetGrades; it also says which scores by hand are for an earlier answer, and what waits for one.
+class ReadGrades(NbGraderPreprocessor):
+    """As nbgrader's GetGrades, from the record; it also says which scores by hand are for an earlier answer, and more.
 
-    And it says how late the notebook was, by the course's own settings, and whether students see hints.
+    What waits for a score, how late the notebook was, by the course's own settings, and whether students see hints.
     """
 
     def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
         """Put scores, comments and what `course.toml` says into the notebook and the resources."""
         course = CourseDirectory(config=self.config)
         where, own = resources["nbgrader"], course_settings.of(course.root)
-        nb, resources = super().preprocess(nb, resources)
+        record, name, student = records.of(view.root_of(course)), where["assignment"], where["student"]
+        lesson, submission = record.at(name), record.at(name, student)
+        score = 0.0
+        for cell in (cell for cell in nb.cells if "grade_id" in cell.metadata.get("nbgrader", {})):
+            role, exercise = cell.metadata.nbgrader, answer_of(cell.metadata.nbgrader.grade_id)
+            entry = submission.entries.get(exercise, Entry())
+            if exercise in lesson.most and (is_test(cell) or is_question(cell)):
+                score += entry.score
+                role.update(score=entry.score, points=lesson.most[exercise], entered=entry.manual is not None)
+                role["outdated"] = role["entered"] and entry.to_grade
+                role["waits"] = is_question(cell) and entry.manual is None and entry.auto is None
+            role["comment"] = entry.comment if entry.remark is None else entry.remark
+        where["late_penalty"] = submission.penalty or 0
+        where.update(score=score - where["late_penalty"], max_score=sum(lesson.most.values()))
         if own.has_dates():
-            with Gradebook(where["db_url"]) as gradebook:
-                delays = late.of_students(gradebook, own, where["student"])
-                where["late"] = delays[where["student"], where["assignment"]].words
-        if not own.of(where["assignment"]).hints:
+            where["late"] = late.of_students(record, own, student)[student, name].words
+        if not own.of(name).hints:
             for test in filter(is_test, nb.cells):
                 found = outcome.of_metadata(test)
                 for one in found.properties:
@@ -255,41 +271,29 @@ class ReadGrades(GetGrades):
                 outcome.to_metadata(test, found)
         return nb, resources
 
-    def _get_score(self, cell: nbformat.NotebookNode, resources: dict) -> None:
-        super()._get_score(cell, resources)
-        name = cell.metadata["nbgrader"]["grade_id"]
-        grade = self.gradebook.find_grade(name, self.notebook_id, self.assignment_id, self.student_id)
-        cell.metadata.nbgrader["outdated"] = grade.manual_score is not None and bool(grade.needs_manual_grade)
-        cell.metadata.nbgrader["entered"] = grade.manual_score is not None
-        cell.metadata.nbgrader["waits"] = is_question(cell) and grade.manual_score is None and grade.auto_score is None
-
 
 def save(
-    gradebook: Gradebook,
-    notebook: str,
-    assignment: str,
+    record: Record,
     student: str,
+    lesson: str,
     graded: dict[str, nbformat.NotebookNode],
     changed: Collection[str] | None = None,
 ) -> None:
-    """Write a score and a comment for every exercise that the gradebook knows, in one transaction.
+    """Write a score and a comment for every exercise that the gradebook knows into the record.
 
     A score given by hand is kept next to the new one and still takes precedence; if the answer is another one than
     before, the formgrader lists it once more, as it does each question until it has a score. graded: the tests and
     questions by name. changed: those of them whose answers are new; if not given, all may be.
     """
-    submission = gradebook.find_submission_notebook(notebook, assignment, student)
-    comments = {comment.name: comment for comment in submission.comments}
-    for grade in submission.grades:
-        cell = graded[grade.name]
-        ours, by_person = outcome.of_metadata(cell), is_question(cell)
-        again = changed is None or grade.name in changed or grade.needs_manual_grade
+    of_lesson = record.at(lesson)
+    for exercise, most in of_lesson.most.items():
+        name = exercise if exercise in of_lesson.questions else f"{exercise}-test"
+        ours, by_person = outcome.of_metadata(graded[name]), name == exercise
+        entry = record.at(lesson, student, exercise)
+        again = changed is None or name in changed or entry.to_grade
         if by_person:  # what there is to say without a person means that there is nothing to grade
-            grade.auto_score = 0.0 if ours.comment else None
+            entry.auto = 0.0 if ours.comment else None
         else:
-            grade.auto_score = min(ours.score, grade.max_score)
-        grade.needs_manual_grade = again if grade.manual_score is not None else grade.auto_score is None
-        comment = comments.get(grade.name if by_person else answer_of(grade.name))
-        if comment is not None:
-            comment.auto_comment = ours.by_machine or None
-    gradebook.db.commit()
+            entry.auto = min(ours.score, most)
+        entry.to_grade = again if entry.manual is not None else entry.auto is None
+        entry.comment = ours.by_machine or None

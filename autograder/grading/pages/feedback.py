@@ -32,7 +32,7 @@ ANCHOR = re.compile(r"""<a(?:[^>"]|"[^"]*")*>(?:¶|&#182;)</a>""")
 
 
 class FeedbackExporter(Exporter):
-    """Turns an autograded notebook, with the scores that nbgrader's GetGrades put in, into one HTML file."""
+    """Turns an autograded notebook, with the scores that ReadGrades put in, into one HTML file."""
 
     file_extension = ".html"
     output_mimetype = "text/html"
@@ -163,7 +163,7 @@ def question(cell: nbformat.NotebookNode, scheme: Markup) -> dict:
 def _item(
     cell: nbformat.NotebookNode, ours: CellOutcome, answer: nbformat.NotebookNode | None, comment: str | None
 ) -> dict:
-    """What the page says about whatever has points. comment: the gradebook's, which a person may have written."""
+    """What the page says about whatever has points. comment: the record's, which a person may have written."""
     role = cell.metadata.nbgrader
     return {
         "title": title(cell.id, ours.functions),
