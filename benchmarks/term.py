@@ -5,8 +5,10 @@
 Every student hands in right answers, other right answers, known mistakes or half of it, drawn by the seed, in one of
 ten kinds of files. They come as Moodle's zip. Then: `import`; `grade`, killed three times on the way; points and
 comments by hand, a due date and extensions; other notebooks from some, also from graded by hand; `grade`; a test whose
-text changes; `regrade`; the exports. After each step all scores are compared with the expected ones. Prints seconds
-and the memory of the largest process of each step, and everything that differs; the exit status is then 1.
+text changes; `regrade`; an exercise that is dropped and comes back, with a kill while nbgrader has forgotten the
+lesson; a gradebook that is deleted; the exports. After each step all scores are compared with the expected ones, and
+the record with what nbgrader says of its gradebook. Prints seconds and the memory of the largest process of each step,
+and everything that differs; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import random
 import runpy
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -37,6 +40,7 @@ from nbformat.v4 import new_output
 
 from autograder.answers import right, wrong
 from autograder.grading import course, example_class
+from autograder.grading import record as records
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import library
 from autograder.lessons import notebook
@@ -123,31 +127,40 @@ class Term:
     jobs: int
     wrong: list[str] = field(default_factory=list)
 
-    def run(self, *command: str, kill_after: int | None = None) -> str:
-        """One command of the grader; stdout and stderr. kill_after: kill it when so many notebooks were graded."""
+    def run(self, *command: str, kill_when: Callable[[], bool] | None = None) -> str:
+        """One command of the grader; stdout and stderr. kill_when: kill it as soon as this is so."""
         whole = [sys.executable, "-m", "autograder", *command, "--course", str(self.root)]
         with open(self.root.parent / "said.txt", "w+", encoding="utf-8") as said:
             started = time.perf_counter()
             process = subprocess.Popen(whole, stdout=said, stderr=said, start_new_session=True)
-            if kill_after is not None:
-                threading.Thread(target=self.kill, args=(process.pid, kill_after), daemon=True).start()
+            ended = threading.Event()
+            if kill_when is not None:
+                threading.Thread(target=self.kill, args=(process.pid, kill_when, ended), daemon=True).start()
             _, status, used = os.wait4(process.pid, 0)
+            ended.set()
             code, seconds = os.waitstatus_to_exitcode(status), time.perf_counter() - started
             said.seek(0)
             text = said.read()
         peak = used.ru_maxrss / 2**10
         end = " (killed)" if code == -signal.SIGKILL else ""
         print(f"{' '.join(command[:1]):14}{seconds:8.1f} s{peak:8.0f} MiB{end}", flush=True)
+        if kill_when is not None and not end:
+            self.wrong.append(f"{command[0]} ended before it could be killed")
         if "Traceback" in text or code not in (0, 1, -signal.SIGKILL):
             self.wrong.append(f"{command[0]} ended with {code}: {text.strip().splitlines()[-1:]}")
         return text
 
-    def kill(self, pid: int, after: int) -> None:
-        """Kill a command, with everything that it has started, when so many notebooks are graded."""
-        while self.graded() < after:
-            time.sleep(0.05)
+    def kill(self, pid: int, when: Callable[[], bool], ended: threading.Event) -> None:
+        """Kill a command, with everything that it has started, as soon as `when` says so."""
+        while not when() and not ended.is_set():
+            time.sleep(0.01)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
+
+    def is_forgotten(self) -> bool:
+        """Does nbgrader's gradebook not have the lesson, since its exercises change?"""
+        with contextlib.closing(sqlite3.connect(self.root / "gradebook.db", timeout=30)) as database:
+            return not database.execute("SELECT 1 FROM notebook WHERE name = ?", [self.lesson]).fetchone()
 
     def grade(self) -> str:
         """`grade`, and once more if the machine was too busy for a submission, as the grader asks for."""
@@ -158,14 +171,41 @@ class Term:
         """How many notebooks are graded."""
         return len(list(self.root.glob(f"autograded/*/{self.lesson}/{self.lesson}.ipynb")))
 
-    def compare(self, after: str) -> None:
-        """Say which scores are not the expected ones, and who is missing in grades.csv."""
+    def compare(self, after: str, without: str = "") -> None:
+        """Say which scores are not the expected ones, and who is missing in grades.csv. without: this exercise."""
         rows = {(row.student, row.exercise.removesuffix("-test")): row.score for row in Course(self.root).rows()}
         for student in self.students:
             for exercise, points in student.expected.items():
+                if exercise == without:
+                    continue
                 score = rows.get((student.login, exercise), 0.0 if student.kind == UNREADABLE else None)
                 if score is None or abs(score - points) > 1e-9:
                     self.wrong.append(f"{after}: {student.login} ({student.kind}) {exercise}: {score}, not {points:g}")
+        self.wrong += [f"{after}: {line}" for line in self.differences()]
+
+    def differences(self) -> list[str]:
+        """Where the record says something else than nbgrader does, and what conflicts it has."""
+        record, lines = records.read(self.root), list[str]()
+        with Course(self.root).gradebook() as gradebook:
+            lesson = record.lessons[self.lesson]
+            there: dict[Any, Any] = {"due": gradebook.find_assignment(self.lesson).duedate}
+            ours: dict[Any, Any] = {"due": lesson.due and datetime.datetime.fromisoformat(lesson.due)}
+            for submission in gradebook.assignment_submissions(self.lesson):
+                there[submission.student.id] = submission.extension
+                for grade in submission.notebooks[0].grades:
+                    points = grade.auto_score, grade.manual_score, grade.extra_credit, grade.needs_manual_grade
+                    there[submission.student.id, grade.name.removesuffix("-test")] = *points, grade.score
+                for comment in submission.notebooks[0].comments:
+                    there[submission.student.id, comment.name, "said"] = comment.auto_comment, comment.manual_comment
+        for login, one in lesson.submissions.items():
+            ours[login] = None if one.extension is None else datetime.timedelta(seconds=one.extension)
+            for name, entry in one.entries.items():
+                if name in lesson.most:
+                    ours[login, name] = entry.auto, entry.manual, entry.extra, entry.to_grade, entry.score
+                    ours[login, name, "said"] = entry.comment, entry.remark
+        lines += [f"{key}: {ours.get(key)} in the record, {there.get(key)} in the gradebook"
+                  for key in ours.keys() | there.keys() if ours.get(key) != there.get(key)]  # fmt: skip
+        return lines + record.conflicts
 
     def paper(self) -> Any:
         """A released notebook with answers drawn by the seed."""
@@ -254,6 +294,24 @@ class Term:
         test.source += "\n# A test of one case; the hidden ones try more."
         nbformat.write(nb, path)
 
+    def change_exercises(self, students: list[Student]) -> None:
+        """An exercise with points by hand is dropped, with a kill in between, and comes back; the gradebook is lost."""
+        dropped = min(students[0].by_hand)
+        settings = self.root / "course.toml"
+        settings.write_text(f"[lessons.{self.lesson[:2]}]\ngiven = ['{'-'.join(dropped.split('-')[:2])}']\n")
+        self.run("grade", self.lesson, "--jobs", str(self.jobs), kill_when=self.is_forgotten)
+        if f"the points and comments by hand of {students[0].login}" not in self.grade():
+            self.wrong.append(f"{dropped} was dropped, and nothing is said of its points by hand")
+        self.compare("an exercise dropped", without=dropped)
+        settings.unlink()
+        self.grade()
+        self.compare("the exercise is back")
+        self.kept(students, "the exercise is back")
+        (self.root / "gradebook.db").unlink()
+        self.grade()
+        self.compare("the gradebook was deleted")
+        self.kept(students, "the gradebook was deleted")
+
 
 def go(term: Term) -> None:
     """The whole way; what went wrong is in `term.wrong`."""
@@ -264,7 +322,8 @@ def go(term: Term) -> None:
             term.wrong.append(f"import: nothing of {student.login} ({student.kind}): {said[-300:]}")
     readable = [student for student in term.students if student.kind != UNREADABLE]
     for part in (4, 2, 4 / 3):
-        term.run("grade", term.lesson, "--jobs", str(term.jobs), kill_after=int(len(readable) / part))
+        most = int(len(readable) / part)
+        term.run("grade", term.lesson, "--jobs", str(term.jobs), kill_when=lambda most=most: term.graded() >= most)
     said = term.grade()
     term.wrong += [
         f"grade: {one.login} ({one.kind}) is not named"
@@ -288,6 +347,7 @@ def go(term: Term) -> None:
     term.run("regrade", term.lesson, "--jobs", str(term.jobs))
     term.compare("regrade")
     term.kept(by_hand, "regrade")
+    term.change_exercises(by_hand)
     names = ["canvas.csv", "moodle.csv"]
     term.run("report", *(f"--{name.split('.')[0]}={term.root / name}" for name in names))
     zipped = term.root / "feedback.zip"

@@ -401,4 +401,4 @@ def test_a_made_up_class_loses_nothing_on_its_way_through_an_assignment():
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert done.stdout.count("(killed)") == 3, done.stdout
+    assert done.stdout.count("(killed)") == 4, done.stdout
