@@ -16,7 +16,7 @@ from autograder.checking.expect import Failure
 from autograder.grading import outcome
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import scoring, submission_files
-from autograder.grading.nbgrader.gradebook import penalties_of
+from autograder.grading.nbgrader.gradebook import Row, penalties_of, totals_of
 from autograder.grading.nbgrader.late import Lateness, of_students
 from autograder.grading.outcome import CellOutcome
 from autograder.grading.record import Record
@@ -136,7 +136,8 @@ class ClassMarks:
 def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
     """The class in `course`. lessons: only these; all if there are none."""
     jobs = course.jobs(lessons)
-    marks, rows, totals = by_submission(course), course.rows(), course.totals()
+    rows = course.rows()
+    marks, totals = by_submission(rows), totals_of(rows)
     unfinished = {row[:2] for row in rows if row.waits and not row.question}
     penalties, record = penalties_of(rows), course.record()
     delays = of_students(record, course.own)
@@ -181,10 +182,10 @@ def _id(submitted: Any) -> str:
     return str(submitted.id)
 
 
-def by_submission(course: Course) -> dict[tuple[str, str], list[Mark]]:
-    """(student, lesson) → marks in the order of the exercises, for the submissions that are in `submitted/` now."""
+def by_submission(rows: list[Row]) -> dict[tuple[str, str], list[Mark]]:
+    """(student, lesson) → marks in the order of the exercises."""
     found: dict[tuple[str, str], list[Mark]] = {}
-    for row in sorted(course.rows(), key=lambda row: natural(row.exercise)):
+    for row in sorted(rows, key=lambda row: natural(row.exercise)):
         by_hand, of_person = row.manual_score is not None, (row.question, row.question and row.waits)
         points = row.score, row.max_score, row.auto_score
         mark = Mark(row.exercise, *points, row.comment, by_hand, row.outdated, *of_person)

@@ -47,7 +47,7 @@ def marks_of(course: Course, lessons: list[str]) -> dict[tuple[str, str, str], M
     jobs = set(course.jobs(lessons))
     return {
         (*job, mark.exercise): mark
-        for job, found in marks.by_submission(course).items() if job in jobs
+        for job, found in marks.by_submission(course.rows()).items() if job in jobs
         for mark in found
     }  # fmt: skip
 
