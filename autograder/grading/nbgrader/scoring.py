@@ -87,9 +87,15 @@ def remarks(test: CellOutcome) -> list[str]:
     if carried and test.passed:
         return [f"Right: it failed only because of {_numbered(carried)}"]
     said = [f"The rest failed only because of {_numbered(carried)}"] if carried else []
-    if others := sorted({name for one in tried for name in one.own_error_beside}):
+    own = [one for one in tried if one.own_error_beside]
+    if others := sorted({name for one in own for name in one.own_error_beside}):
+        what = limits.listed(f"“{one.says}”" for one in own) if all(one.says for one in own) else "It"
         answers = f"the lesson's answer{'s' if len(others) > 1 else ''} to {_listed(others)}"
-        said.append(f"It fails with {answers} in place of yours as well: it has an error of its own.")
+        said.append(
+            f"{what} {'fail' if len(own) > 1 else 'fails'} with {answers} in place of yours as well: there is an error "
+            f"here, too. The reason above was found with yours, and may be theirs; mend {_listed(others)} and hand in "
+            "again to see the other."
+        )
     if any(one.points for one in tried if one.holds) and not test.score:
         without = "Without the core of the exercise, the other properties earn no points."
         said.append(
