@@ -72,13 +72,15 @@ def _of_layouts(shard_positions: Callable, sizes: tuple[tuple[int, int], ...]) -
 @check(LAYOUTS, points=0.75)
 def layouts_deal_out_every_position(shard_positions, *, rng):
     """Each rank has the positions of its layout, ascending, for lengths that 2N divides."""
-    yield from _of_layouts(shard_positions, ((12, 3), (24, 4), (8, 1), (12 * int(rng.integers(2, 5)), 6)))
+    yield from _of_layouts(shard_positions, ((12, 3), (24, 4), (8, 1), (12 * int(rng.integers(2, 20)), 6)))
 
 
 @check(LAYOUTS, points=0.5)
 def layouts_deal_out_any_length(shard_positions, *, rng):
     """Each rank has the positions of its layout for lengths that 2N does not divide, also shorter than 2N."""
-    yield from _of_layouts(shard_positions, ((13, 4), (3, 5), (7, 1), (12 * int(rng.integers(2, 4)) + 7, 6)))
+    yield from _of_layouts(
+        shard_positions, ((13, 4), (3, 5), (7, 1), (int(12 * rng.integers(2, 9) + rng.integers(1, 12)), 6))
+    )
 
 
 def _ranks(n: int) -> str:
