@@ -89,7 +89,8 @@ def remarks(test: CellOutcome) -> list[str]:
     said = [f"The rest failed only because of {_numbered(carried)}"] if carried else []
     if others := sorted({name for one in tried for name in one.own_error_beside}):
         answers = f"the lesson's answer{'s' if len(others) > 1 else ''} to {_listed(others)}"
-        said.append(f"It fails with {answers} in place of yours as well: it has an error of its own.")
+        what = "What still fails does so" if carried else "It fails"
+        said.append(f"{what} with {answers} in place of yours as well: it has an error of its own.")
     if any(one.points for one in tried if one.holds) and not test.score:
         without = "Without the core of the exercise, the other properties earn no points."
         said.append(
