@@ -12,7 +12,7 @@ from nbgrader.converters import Autograde
 from autograder.checking.expect import CheckFailed, Hint
 from autograder.grading import isolation, outcome
 from autograder.grading.jail import outside
-from autograder.grading.nbgrader import library
+from autograder.grading.nbgrader import library, scoring
 from autograder.grading.outcome import CellOutcome, Tried
 from autograder.grading.running import carried_forward, run_cells, workers
 from autograder.grading.running.kernels import Reply
@@ -174,6 +174,16 @@ def test_what_is_taken_over_is_only_what_is_missing():
     assert (one.helper(), one.own, Theirs.made) == (5, 5, 1)
     assert not hasattr(one, "other") and copy.deepcopy(one).own == 5
     take_over(lambda: 1, Ours)
+
+
+def test_what_another_exercise_breaks_and_what_breaks_by_itself_are_two_sentences():
+    tried = [
+        Tried("error", None, name="core", points=1.0, carried=["07-ex1-double"]),
+        Tried("error", None, name="more", points=1.0, own_error_beside=["07-ex1-double"]),
+    ]
+    rest, own, *_ = scoring.remarks(CellOutcome("error", properties=tried))
+    assert rest.startswith("The rest failed only because of exercise 1.")
+    assert own.startswith("What still fails does so with the lesson's answer to exercise 1 in place of yours as well")
 
 
 def test_an_error_of_its_own_is_told_apart_from_that_of_another_exercise(toy):

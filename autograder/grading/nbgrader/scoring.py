@@ -89,12 +89,13 @@ def remarks(test: CellOutcome) -> list[str]:
     said = [f"The rest failed only because of {_numbered(carried)}"] if carried else []
     own = [one for one in tried if one.own_error_beside]
     if others := sorted({name for one in own for name in one.own_error_beside}):
-        what = limits.listed(f"“{one.says}”" for one in own) if all(one.says for one in own) else "It"
+        what = "What still fails does so" if carried else "It fails"
+        if all(one.says for one in own):
+            what = f"{limits.listed(f'“{one.says}”' for one in own)} fail{'s' * (len(own) == 1)}"
         answers = f"the lesson's answer{'s' if len(others) > 1 else ''} to {_listed(others)}"
         said.append(
-            f"{what} {'fail' if len(own) > 1 else 'fails'} with {answers} in place of yours as well: there is an error "
-            f"here, too. The reason above was found with yours, and may be theirs; mend {_listed(others)} and hand in "
-            "again to see the other."
+            f"{what} with {answers} in place of yours as well: there is an error here, too. The reason above was found "
+            f"with yours, and may be theirs; mend {_listed(others)} and hand in again to see the other."
         )
     if any(one.points for one in tried if one.holds) and not test.score:
         without = "Without the core of the exercise, the other properties earn no points."
