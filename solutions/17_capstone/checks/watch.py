@@ -27,9 +27,11 @@ STEPS = (0.5, 0.5, 1.0, 0.75, 2.5, 0.5, 0.25, 0.25)
 DRAWN = (0.25, 0.5, 0.75, 1.0, 1.25, 2.5)
 
 
-def _drive_cadence(rank: int, world_size: int, cadence_class: Any, path: str, cases: list[float]) -> list[list[bool]]:
+def _drive_cadence(
+    rank: int, world_size: int, cadence_class: Any, path: str, cases: list[float], calls: int
+) -> list[list[bool]]:
     equip(cadence_class)
-    file, clocks = Path(path), {1: [50.0] * 13, 2: [100.0 + 10 * call for call in range(13)]}
+    file, clocks = Path(path), {1: [50.0] * calls, 2: [100.0 + 10 * call for call in range(calls)]}
     if rank == 0:
         clocks = {0: json.loads(file.read_text())}
         file.unlink()  # before another rank can look: rank 0 alone knows what its clock will say
@@ -64,7 +66,7 @@ def _expect_due(cadence_class: Any, number_of_ranks: int, cases: list[float], ti
     with tempfile.TemporaryDirectory(prefix="check-") as root:
         path = Path(root, "times.json")
         path.write_text(json.dumps(times))
-        results = run_ranks(_drive_cadence, number_of_ranks, (cadence_class, str(path), cases))
+        results = run_ranks(_drive_cadence, number_of_ranks, (cadence_class, str(path), cases, len(times[0])))
     for number, want in enumerate(wanted):
         case, what = f"N = {number_of_ranks}, time.monotonic", "what due() says, every 0 s and every 1000 s,"
         if number < len(cases):
