@@ -26,7 +26,7 @@ SOLUTIONS := $(call files,solutions)
 SOURCES := $(foreach lesson,$(notdir $(wildcard solutions/*)),$(wildcard solutions/$(lesson)/$(lesson).ipynb))
 SOURCES += $(foreach file,$(SOLUTIONS),$(if $(findstring /files/,$(file)),$(file)))
 NOTEBOOKS := $(patsubst solutions/%,notebooks/%,$(subst /files/,/,$(SOURCES)))
-RANKS := $(call files,ranks)
+RANKS := $(call files,ranks machines)
 AUTOGRADER := $(call files,autograder)
 PLANNER := $(call files,planner) benchmarks/published_runs.json benchmarks/measured.py benchmarks/measured/h100.json
 BOOK := $(call files,book) _config.yml _toc.yml course.example.toml
@@ -110,7 +110,7 @@ check: $(COMMAND) ## the quick checks: style, types, order of imports, stale not
 	$(BIN)/python -m autograder drafts; rest=$$?; \
 	wait $$types || rest=1; cat _build/mypy.log; exit $$rest
 
-dist: handout book pdf ## build what a release holds: the wheel of ranks, the zip for students, the book in two forms
+dist: handout book pdf ## build what a release holds: the wheel of ranks and machines, the zip for students, the book in two forms
 	@rm -rf _build/dist && mkdir -p _build/dist
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir _build/dist .
 	@cp _build/handout.zip _build/book.pdf _build/dist

@@ -15,9 +15,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from machines.cluster import find
+from machines.model import LLAMA3_8B, activation_bytes_per_token, logits_bytes_per_token
 from planner.software import ATTENTION_SHARE, MATMUL_SHARE, MEMORY_SHARE
-from ranks.cluster import find
-from ranks.model import LLAMA3_8B, activation_bytes_per_token, logits_bytes_per_token
 
 HERE = Path(__file__).resolve().parent
 MEASURED = HERE / "measured" / "h100.json"

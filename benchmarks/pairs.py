@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from machines.cluster import GB
 from planner import rows
 from planner.software import FEATURES
-from ranks.cluster import GB
 
 PAIRS = Path(__file__).with_name("layout_pairs.json")
 SEED = 42

@@ -25,9 +25,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from machines.cluster import GIB
 from planner import calibrate, rows
 from planner.search import FILLED
-from ranks.cluster import GIB
 
 #: Family of a row → what README.md calls it, in its order.
 FAMILIES = {

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import planner
+from machines import cluster as clusters
+from machines.cluster import GB, GIB, Cluster
 from planner import Layout, LayoutError, rows
 from planner.software import FEATURES, SOFTWARE
-from ranks import cluster as clusters
-from ranks.cluster import GB, GIB, Cluster
 
 RECIPES = Path(__file__).with_name("recipes.json")
 TIE = 1.005

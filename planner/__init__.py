@@ -1,14 +1,14 @@
 """An analytical planner of training runs, held against published ones.
 
     from planner import Layout, plan, predict
-    from ranks.cluster import find
-    from ranks.model import LLAMA3_70B
+    from machines.cluster import find
+    from machines.model import LLAMA3_70B
 
     predict(LLAMA3_70B, find("H100"), Layout(dp=64, tp=4, pp=2), batch=1024).seconds
     print(plan(LLAMA3_70B, find("H100"), gpus=512, batch=1024))
 
 Each term is one function, named after the passage of the lesson that derives it. Students do not get this package: it
-answers the exercises of lesson 15. It needs nothing but the standard library and two modules of `ranks`, and is
+answers the exercises of lesson 15. It needs nothing but the standard library and `machines`, and is
 installed without the rest by `pip install ./planner`. `python -m planner` is its command.
 """
 

@@ -14,14 +14,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
+from machines.cluster import CLUSTERS, GB, MAY_OWN, OWN, Cluster, find, own
+from machines.model import MODELS, Model, parameters
 from planner import accuracy, export, huggingface
 from planner.arithmetic import Step
 from planner.layout import Layout, LayoutError, check
 from planner.prediction import Prediction, predict
 from planner.search import FIXED, Plan, plan, warnings
 from planner.software import ABOUT, LORA_RANK, PRECISIONS, SOFTWARE
-from ranks.cluster import CLUSTERS, GB, MAY_OWN, OWN, Cluster, find, own
-from ranks.model import MODELS, Model, parameters
 
 #: The part of a run's time that counts, where none is given, and where it was published.
 GOODPUT = 0.9

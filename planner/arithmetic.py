@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from machines.cluster import Cluster
+from machines.model import Model, attention_matrices, attention_width, document_tokens, mean_context
 from planner.layout import Layout
 from planner.software import (
     ATTENTION_HALF,
@@ -27,8 +29,6 @@ from planner.software import (
     SAME_SHARE,
     Software,
 )
-from ranks.cluster import Cluster
-from ranks.model import Model, attention_matrices, attention_width, document_tokens, mean_context
 
 Pair = tuple[float, float]
 

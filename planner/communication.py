@@ -1,6 +1,6 @@
 """What ranks send: tensor, context and expert parallelism in every layer, a pipeline between stages, data parallelism.
 
-Times of single collectives are `ranks.cluster`'s (lesson 02). Here they are counted, and what travels behind
+Times of single collectives are `machines.cluster`'s (lesson 02). Here they are counted, and what travels behind
 computation is taken off: a hidden message still costs `OVERLAP_COST` of its time.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from machines.cluster import Cluster
+from machines.model import expert_parameters, parameters
 from planner.arithmetic import Pair, Step, matmul_share
 from planner.layout import Layout
 from planner.software import LEAST_SHARE, OVERLAP_COST, TENSOR_HIDDEN
-from ranks.cluster import Cluster
-from ranks.model import expert_parameters, parameters
 
 
 def exposed(seconds: float, hidden: float) -> float:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 
+from machines.cluster import GB
+from machines.model import Model
 from planner.arithmetic import Step
 from planner.layout import EXTRA_LAYERS, Layout, counted, layers_of_fullest_stage, needed
 from planner.prediction import Prediction
 from planner.software import BRIDGE, MEGATRON, TORCHTITAN
-from ranks.cluster import GB
-from ranks.model import Model
 
 #: Name of a program here → its name and tag, and what it can do.
 PROGRAMS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ranks.model import Latent, Model
+from machines.model import Latent, Model
 
 #: `model_type` → what its configuration leaves out: the embedding is the output layer, the MLP is gated.
 DENSE = {

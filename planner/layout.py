@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from machines.cluster import Cluster
+from machines.model import Model
 from planner.software import PRECISIONS, Software
-from ranks.cluster import Cluster
-from ranks.model import Model
 
 RECOMPUTE = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "zero_bubble", "dualpipe")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from machines.cluster import OWN_SOURCE
+from machines.model import Model
 from planner.arithmetic import generation
 from planner.huggingface import SEQUENCE
 from planner.prediction import Prediction
 from planner.software import Software
-from ranks.cluster import OWN_SOURCE
-from ranks.model import Model
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from machines.model import Model, attention_matrices, logits_bytes_per_token, parameters, state_bytes_per_parameter
 from planner.arithmetic import Pair, Step
 from planner.communication import rank_parameters
 from planner.layout import layers_of_fullest_stage
 from planner.software import FIXED_MEMORY, PRECISIONS
-from ranks.model import Model, attention_matrices, logits_bytes_per_token, parameters, state_bytes_per_parameter
 
 
 def states(step: Step) -> float:
@@ -70,8 +70,8 @@ def alive(step: Step, micro_batches: int) -> float:
 def pieces(step: Step) -> dict[str, float]:
     """Lesson 10, *What a layer keeps*: bytes that one layer keeps of one micro-batch until backward, piece by piece.
 
-    In bf16 they add up to `ranks.model.activation_bytes_per_token`. In FP8 a linear layer keeps its input quantized, in
-    one byte; what attention and the activation function keep stays in bf16 (Transformer Engine).
+    In bf16 they add up to `machines.model.activation_bytes_per_token`. In FP8 a linear layer keeps its input quantized,
+    in one byte; what attention and the activation function keep stays in bf16 (Transformer Engine).
     """
     m, software = step.model, step.software
     size, own_tokens, own = PRECISIONS[step.precision][1], step.own_tokens, step.tokens / step.layout.tp

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from machines.cluster import GB, Cluster
+from machines.model import Model, flops_per_token, parameters
 from planner import arithmetic, communication, memory
 from planner.arithmetic import Pair, Step
 from planner.layout import Layout, LayoutError, check
 from planner.software import LORA_RANK, MEGATRON, Software
-from ranks.cluster import GB, Cluster
-from ranks.model import Model, flops_per_token, parameters
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Prediction:
     """What a step takes: seconds by term and in all, bytes of the fullest GPU by term; and what follows.
 
     time: seconds of a step by term, which add up to `seconds`. memory: bytes by term, which add up to `nbytes`.
-    tokens_per_gpu_per_second; flops_per_token: as `ranks.model.flops_per_token` counts them, attention causal.
+    tokens_per_gpu_per_second; flops_per_token: as `machines.model.flops_per_token` counts them, attention causal.
     mfu: against the dense bf16 peak, whatever the precision.
     """
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from machines import cluster
+from machines.cluster import Cluster
+from machines.model import Latent, Model
 from planner.layout import Layout
 from planner.prediction import Prediction, counted_flops, predict
 from planner.software import SOFTWARE, Software
-from ranks import cluster
-from ranks.cluster import Cluster
-from ranks.model import Latent, Model
 
 #: Software → words in a row's name or source that tell it, where the row does not say. The first that fits counts.
 WORDS = {

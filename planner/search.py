@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from machines.cluster import GB, Cluster
+from machines.model import Model
 from planner import arithmetic, memory
 from planner.arithmetic import Step
 from planner.layout import EXTRA_LAYERS, Layout, LayoutError, check, counted, layers_of_fullest_stage
 from planner.prediction import Prediction, Terms, added_up, layer_terms, whole_terms
 from planner.software import LORA_RANK, MEGATRON, Software
-from ranks.cluster import GB, Cluster
-from ranks.model import Model
 
 #: The part of a GPU's memory that a plan fills: measured values are up to a quarter larger than predicted ones, and
 #: runs close to the limit spend their time freeing memory (Ultra-Scale Playbook: 3 to 8 times slower above nine

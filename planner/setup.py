@@ -6,11 +6,11 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
-#: File of the repository → where it is installed. `ranks` is installed without the rest of it, which needs torch.
+#: File of the repository → where it is installed. `machines` is installed with it.
 BESIDES = {
-    "ranks/cluster.py": "ranks/cluster.py", "ranks/model.py": "ranks/model.py",
+    **{f"machines/{name}.py": f"machines/{name}.py" for name in ("__init__", "cluster", "model")},
     "benchmarks/published_runs.json": "planner/published_runs.json",
-}  # fmt: skip
+}
 
 
 class Build(build_py):

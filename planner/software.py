@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ranks.cluster import EFA_STEP, EFA_TREE, GB, Cluster
+from machines.cluster import EFA_STEP, EFA_TREE, GB, Cluster
 
 #: (machine, precision) → (the part of the dense peak that matrix multiplications of a whole step reach, the run that
 #: gave it). Besides kernels this covers what has no term: power, clocks, gaps between kernels.

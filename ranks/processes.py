@@ -33,8 +33,7 @@ _NO_SERVER = (
 PRELOAD: set[str] = set()
 
 _lock = threading.Lock()
-#: Its owner's pid, its process, and the socket for requests.
-_server: tuple[int, subprocess.Popen[bytes] | _ForkedServer | _SharedServer, socket.socket] | None = None
+_server: _Server | None = None
 
 
 #: The folder that holds this package, so that a server can import it from there.
@@ -50,14 +49,49 @@ def can_fork() -> bool:
     return start == "fork" and hasattr(os, "fork")
 
 
+class _Server:
+    """A fork server of this process's: started, forked, or joined. It ends when `requests` is closed here.
+
+    pid: its number, if it is a child of this process, else 0. started: its process, if Python started it.
+    """
+
+    def __init__(self, requests: socket.socket, pid: int = 0, started: subprocess.Popen[bytes] | None = None):
+        self.owner, self.requests, self.pid, self.started = os.getpid(), requests, pid, started
+
+    def lives(self) -> bool:
+        """Is it there, and this process's? It sends nothing: what can be read is the end of its socket."""
+        if self.owner != os.getpid():
+            return False
+        try:
+            return bool(self.requests.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
+
+    def end(self) -> None:
+        """Let it end. Where Python started it, wait for that, for at most five seconds."""
+        if self.owner != os.getpid():
+            return
+        self.requests.close()
+        if self.started is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.started.wait(timeout=5)
+        elif self.pid:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, os.WNOHANG)
+
+
 def _ensure_server() -> socket.socket:
-    """The socket for requests to this process's fork server, which is started if it is not running."""
+    """The socket for requests to this process's fork server: the one that runs, one to join, or a new one."""
     global _server
-    if _server and _server[0] == os.getpid() and _server[1].poll() is None:
-        return _server[2]
-    if shared := _join_shared_server():
-        _server = (os.getpid(), _SharedServer(shared), shared)
-        return shared
+    if _server is None or not _server.lives():
+        if _server is not None:
+            _server.end()
+        _server = _joined() or _started()
+    return _server.requests
+
+
+def _started() -> _Server:
+    """A server in a Python of its own, which imports torch first."""
     ours, theirs = socket.socketpair()
     # -c and not -m: the folder of the notebook must not shadow what the server imports.
     start = "import sys; sys.path[:] = eval(sys.argv[2]); import ranks.server as s; s.main(int(sys.argv[1]))"
@@ -78,13 +112,13 @@ def _ensure_server() -> socket.socket:
         env={**os.environ, "RANKS_INSIDE": "server", "OMP_NUM_THREADS": "1"},
     )
     theirs.close()
-    _server = (os.getpid(), process, ours)
-    atexit.register(_stop_server, *_server)
-    return ours
+    server = _Server(ours, process.pid, process)
+    atexit.register(server.end)
+    return server
 
 
-def _join_shared_server() -> socket.socket | None:
-    """A connection to a server that another process has forked for this one (`server.listen`).
+def _joined() -> _Server | None:
+    """A server that another process forks for this one (`server.listen`).
 
     RANKS_SERVER is the path of that process's socket. None if it is not set, or nobody listens there.
     """
@@ -96,30 +130,7 @@ def _join_shared_server() -> socket.socket | None:
     except OSError:
         requests.close()
         return None
-    return requests
-
-
-class _SharedServer:
-    """A server that another process has forked, with the methods of subprocess.Popen that are called on a started one.
-
-    It ends when its socket is closed, and has ended when the socket is at its end.
-    """
-
-    def __init__(self, requests: socket.socket):
-        self._requests = requests
-
-    def poll(self) -> int | None:
-        """0 if the server has ended; None while it runs."""
-        try:
-            return None if self._requests.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) else 0
-        except BlockingIOError:
-            return None
-        except OSError:
-            return 0
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        """The server has ended, or will without being waited for."""
-        return self.poll()
+    return _Server(requests)
 
 
 def fork_server() -> None:
@@ -140,52 +151,18 @@ def fork_server() -> None:
         finally:
             os._exit(0)
     theirs.close()
-    _server = (os.getpid(), _ForkedServer(pid), ours)
-
-
-class _ForkedServer:
-    """A forked server, with the methods of subprocess.Popen that are called on a started one."""
-
-    def __init__(self, pid: int):
-        self.pid = pid
-        self.status: int | None = None
-
-    def poll(self) -> int | None:
-        """The exit status; None while the server runs."""
-        if self.status is None:
-            with contextlib.suppress(ChildProcessError):
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-                if pid:
-                    self.status = os.waitstatus_to_exitcode(status)
-        return self.status
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        """Wait until the server has ended; its exit status. The timeout is ignored."""
-        if self.status is None:
-            with contextlib.suppress(ChildProcessError):
-                self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.status
-
-
-def _stop_server(owner: int, process: subprocess.Popen[bytes], requests: socket.socket) -> None:
-    if owner == os.getpid():
-        requests.close()  # at the end of this stream the server ends
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=5)
+    _server = _Server(ours, pid)
 
 
 def _ask_for_ranks(request: bytes, fds: list[int]) -> None:
     """Send a request to the server, or to a new server if the old one has ended."""
     with _lock:
         for _ in range(2):
-            try:
+            with contextlib.suppress(ConnectionError):
                 server = _ensure_server()
                 socket.send_fds(server, [len(request).to_bytes(LENGTH, "big")], fds)
                 server.sendall(request)
                 return
-            except ConnectionError:
-                if _server:
-                    _server[1].wait()
     raise RuntimeError(_NO_SERVER)
 
 

@@ -9,6 +9,7 @@ are released, as it wants them.
 from __future__ import annotations
 
 import argparse
+import itertools
 import shutil
 import sys
 import zipfile
@@ -25,10 +26,10 @@ from autograder.lessons.course_settings import Settings
 FOLDER = notebook.ROOT / "_build" / "handout"
 #: What the zip unpacks to.
 NAME = "distributed-training"
-#: Files of the repository that are handed out as they are, besides the modules of `ranks`.
+#: Files of the repository that are handed out as they are, besides these two packages.
 COPIED = ("LICENSE", "LICENSE-CODE", "LICENSE-TEXT", "requirements.lock")
-#: Patterns of what is handed out of the folder `ranks`.
-RANKS = ("*.py", "py.typed", "README.md")
+#: Packages that the notebooks import, and patterns of what is handed out of them.
+PACKAGES, PATTERNS = ("ranks", "machines"), ("*.py", "py.typed", "README.md")
 README = Path(__file__).parent / "templates" / "handout.md"
 
 #: Lessons that are handed out only by name, and why.
@@ -74,8 +75,9 @@ def write(folder: Path, lessons: list[str] | None = None, course: Path = noteboo
     made = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(made, ignore_errors=True)
     _write_notebooks(made, picked, own)
-    for path in (path for pattern in RANKS for path in sorted((notebook.ROOT / "ranks").glob(pattern))):
-        _copy(path, made / "ranks" / path.name)
+    for package, pattern in itertools.product(PACKAGES, PATTERNS):
+        for path in sorted((notebook.ROOT / package).glob(pattern)):
+            _copy(path, made / package / path.name)
     for name in COPIED:
         _copy(notebook.ROOT / name, made / name)
     (made / "pyproject.toml").write_text(_project(), encoding="utf-8")
@@ -103,7 +105,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _project() -> str:
-    """The part of pyproject.toml about `ranks` and what the notebooks import, without the settings of tools."""
+    """The part of pyproject.toml about the packages and what notebooks import, without the settings of tools."""
     return (notebook.ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("\n[tool.ruff]\n")[0]
 
 

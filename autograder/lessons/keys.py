@@ -19,6 +19,7 @@ from autograder.lessons import notebook, pieces
 #: What every lesson's results depend on: folders and files below the repository.
 SHARED = (
     "ranks",
+    "machines",
     "autograder/lessons",
     "autograder/checking",
     "autograder/answers",
@@ -63,7 +64,8 @@ def of_chapter(chapter: Path) -> str:
     if _GRADER.search(cells):
         places += [notebook.ROOT / name for name in SHARED]
         places += [place for lesson in used for place in _own_code(lesson, verdicts=True)]
-    return digest([notebook.ROOT / "ranks", notebook.ROOT / "autograder" / "lessons" / "notebook.py", *places])
+    shared = ("ranks", "machines", "autograder/lessons/notebook.py")
+    return digest([*(notebook.ROOT / name for name in shared), *places])
 
 
 def digest(places: Iterable[Path]) -> str:

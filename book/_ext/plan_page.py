@@ -7,7 +7,7 @@
     :::{published-runs}
     :::
 
-The figure computes with the planner itself: `to_javascript.py` translates `ranks/cluster.py`, `ranks/model.py` and
+The figure computes with the planner itself: `to_javascript.py` translates `machines/` and
 `planner/` while the book is built, and `book/planning/plan.js` shows what they say. The table of published runs
 (`PRESETS`) has what the planner predicts for them, and how far it is off over all of `benchmarks/published_runs.json`.
 The script turns the table's first column into buttons.
@@ -29,8 +29,8 @@ from sphinx.util.fileutil import copy_asset
 from to_javascript import RUNTIME, translated
 
 import planner
+from machines import cluster
 from planner import accuracy, calibrate, rows
-from ranks import cluster
 
 BOOK = Path(__file__).resolve().parent.parent
 PLANNING = BOOK / "planning"

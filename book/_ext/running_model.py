@@ -6,7 +6,7 @@
 
 The argument is a layout of the planner (`planner.Layout`): `name=value` for each field that is not its default; data
 parallelism gets the ranks that are left. Without an argument each row has the layout that the planner finds fastest.
-The rows are 8, 64 and 1,024 H100s and one NVL72; `:model:` is another model of `ranks.model` than Llama 3 8B,
+The rows are 8, 64 and 1,024 H100s and one NVL72; `:model:` is another model of `machines.model` than Llama 3 8B,
 `:sequence:` another number of tokens per sequence, `:batch:` another number of sequences per step than 1,024. All
 numbers are computed while the book is built. Each row leads to the page that plans a training run, with its settings. A
 layout that does not fit the GPUs, and a name that does not exist, cause a warning, which stops the build.
@@ -32,13 +32,13 @@ from plan_page import MEMORY, PAGE, TIME, note_sources
 from sphinx.util.docutils import SphinxDirective
 
 import planner
+from machines.cluster import GB, find
+from machines.model import MODELS, Model
 from planner import Layout, Prediction, communication, predict
 from planner.arithmetic import Step
 from planner.layout import check
 from planner.search import FILLED
 from planner.software import MEGATRON
-from ranks.cluster import GB, find
-from ranks.model import MODELS, Model
 
 #: What a row is called, the machine, and how many of its GPUs take part.
 MACHINES = (

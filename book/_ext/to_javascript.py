@@ -4,7 +4,7 @@
 
 gives the text of one function, `makePlanner()`, which returns the modules by name: `planner.search` as `search`, and so
 on, with Python's names in them. `book/planning/python.js` has what of Python they use. This is no translator of Python,
-but of the part of it in which `ranks/cluster.py`, `ranks/model.py` and `planner/` are written: anything else is a
+but of the part of it in which `machines/cluster.py`, `machines/model.py` and `planner/` are written: anything else is a
 `NotTranslated` with file and line. Numbers are doubles on both sides, so the results are equal to the last bits.
 """
 
@@ -19,8 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RUNTIME = ROOT / "book" / "planning" / "python.js"
 #: In the order in which they import each other.
 MODULES = (
-    "ranks.cluster", "ranks.model", "planner.software", "planner.layout", "planner.arithmetic", "planner.communication",
-    "planner.memory", "planner.prediction", "planner.huggingface", "planner.margin", "planner.search", "planner.export",
+    "machines.cluster", "machines.model", "planner.software", "planner.layout", "planner.arithmetic",
+    "planner.communication", "planner.memory", "planner.prediction", "planner.huggingface", "planner.margin",
+    "planner.search", "planner.export",
 )  # fmt: skip
 #: Functions that the page does without.
 LEFT_OUT = {"machine", "why_not", "Plan.__str__"}

@@ -1,7 +1,7 @@
 """The first layers of a fully sharded forward and backward, to scale, on 64 and on 2,048 GPUs: what is hidden?
 
 Llama 3 8B on H100s, a layer per unit. Compute takes as long as one layer was measured to take, collectives as long as
-`ranks.cluster` says. As in FSDP2 by default, one communicator runs one collective at a time, in the order of the
+`machines.cluster` says. As in FSDP2 by default, one communicator runs one collective at a time, in the order of the
 calls (in backward, a layer's reduce-scatter goes before the all-gather that the next layer's hook asks for), and
 there is one buffer for what is reduced, so that a layer computes only when the reduce-scatter of two layers earlier
 is over.
@@ -14,8 +14,8 @@ from typing import NamedTuple
 from drawing import box, drawing, label
 
 from benchmarks.measured import results
-from ranks.cluster import find
-from ranks.model import LLAMA3_8B, attention_parameters, mlp_parameters
+from machines.cluster import find
+from machines.model import LLAMA3_8B, attention_parameters, mlp_parameters
 
 CAPTION = "The first layers of a forward and of a backward of Llama 3 8B, 4,096 tokens per GPU, to scale"
 SIZES, TOKENS = (64, 2048), 4096

@@ -25,7 +25,7 @@
     return (model.parameters / (tp * pp)) * (6 + 12 / dp) + ((kept * model.layers) / pp) * alive + (recompute ? layer : 0);
   }
 
-  /** Bytes per second of a ring through ranks that are `stride` apart, as `ranks.cluster` has it. */
+  /** Bytes per second of a ring through ranks that are `stride` apart, as `machines.cluster` has it. */
   function bandwidth({ domain, nvlink, ports, port }, size, stride) {
     if (size * stride <= domain) return nvlink;
     const together = Math.max(1, Math.min(size, Math.floor(2 ** Math.floor(Math.log2(domain)) / stride)));

@@ -8,8 +8,8 @@ from itertools import product
 from typing import Any
 
 from autograder.lessons import notebook
-from ranks.cluster import Cluster, find
-from ranks.model import (
+from machines.cluster import Cluster, find
+from machines.model import (
     LLAMA3_8B,
     LLAMA3_70B,
     LLAMA3_405B,

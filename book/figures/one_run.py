@@ -10,8 +10,8 @@ import running_model
 from drawing import box, drawing, label
 from plan_page import TIME
 
-from ranks.cluster import GB
-from ranks.model import MODELS
+from machines.cluster import GB
+from machines.model import MODELS
 
 CAPTION = "The running model on 1,024 H100s, by layout"
 #: In units of the picture: where each column begins and its longest bar, a row, where the rows begin, the width.

@@ -1,7 +1,8 @@
 """Attention of one layer of Llama 3 8B on a zigzag ring of four H100s on four nodes, in time, to scale.
 
 Forward and backward, for long and for short pieces: compute as long as an H100 was measured to take for so many tokens,
-hops as long as `ranks.cluster` says for one network port. Keys and values travel in bf16, their gradients in float32.
+hops as long as `machines.cluster` says for one network port. Keys and values travel in bf16, their gradients in
+float32.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import NamedTuple
 from drawing import box, drawing, label
 
 from benchmarks.measured import results
-from ranks.cluster import find
-from ranks.model import LLAMA3_8B
+from machines.cluster import find
+from machines.model import LLAMA3_8B
 
 CAPTION = "Attention of one layer of Llama 3 8B on a ring of four H100s on four nodes: one rank's lanes"
 RANKS = 4

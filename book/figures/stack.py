@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autograder.lessons import notebook
-from ranks.cluster import GB, find
+from machines.cluster import GB, find
 
 CAPTION = "What a rank holds, by stage"
 PARAMETERS, RANKS, LIMIT = 8 * 10**9, 8, find("H100").memory

@@ -4,14 +4,14 @@
     :caption: A group with one rank per node uses one port of each
     :::
 
-group: the GPUs that stand out, with their ports: `3,11`, or `0-7`. machine: a name of `ranks.cluster`.
+group: the GPUs that stand out, with their ports: `3,11`, or `0-7`. machine: a name of `machines.cluster`.
 """
 
 from __future__ import annotations
 
 from drawing import box, drawing, label
 
-from ranks.cluster import GB, find
+from machines.cluster import GB, find
 
 CAPTION = "Two nodes of eight GPUs: inside, a switch joins all; outside, each GPU has a port and a rail"
 #: In units of the picture: a column, a GPU's box, the switch, and where the parts of the upper node stand.

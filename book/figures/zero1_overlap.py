@@ -1,7 +1,7 @@
 """A step of ZeRO-1 in time, to scale: one part after the other on two ranks, and overlapped in four buckets on one.
 
 Llama 3 8B on 64 H100s, 8,192 tokens per micro-batch. Compute takes as long as a published speed says, collectives as
-long as `ranks.cluster` says.
+long as `machines.cluster` says.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import NamedTuple
 from drawing import box, drawing, label
 
 from autograder.lessons import notebook
-from ranks.cluster import Cluster, find
-from ranks.model import LLAMA3_8B, attention_parameters, mlp_parameters, parameters
+from machines.cluster import Cluster, find
+from machines.model import LLAMA3_8B, attention_parameters, mlp_parameters, parameters
 
 CAPTION = "A step of ZeRO-1 in time, to scale. Above: without overlap. Below: in four buckets of eight layers"
 RANKS, TOKENS, BUCKETS = 64, 8192, 4

@@ -74,7 +74,7 @@ class Config:
 
     @property
     def flops_per_token(self) -> float:
-        """Forward and backward, attention counted causally: `ranks.model.flops_per_token` for this model."""
+        """Forward and backward, attention counted causally: `machines.model.flops_per_token` for this model."""
         matrices = 12 * self.layers * self.width**2 + self.vocab * self.width
         return 6 * matrices + 6 * self.layers * self.width * self.context
 

@@ -266,7 +266,7 @@ def step_name(step: int) -> str:
 
 
 def new_manifest(step: int, values: dict, shards: list[dict]) -> dict:
-    """What `manifest.json` holds; `shards` has one entry a rank, in order."""
+    """What `manifest.json` holds; `shards` has one entry per rank, in order."""
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return {"schema": SCHEMA, "step": step, "world_size": len(shards), "created": created, "values": values,
             "shards": shards}

@@ -27,6 +27,17 @@ def route_by_sorting():
         return probabilities, chosen, (hot * probabilities[:, None, :]).sum(dim=2)
 
 
+@answer_to("14-ex1-route")
+def route_in_float32_always():
+    """Computes in float32 whatever the logits are, as many models' code does, and sorts."""
+
+    def route(logits, k, bias=None):
+        probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)
+        scores = probabilities if bias is None else probabilities + bias
+        chosen = scores.argsort(dim=-1, descending=True)[:, :k]
+        return probabilities, chosen, probabilities.gather(-1, chosen)
+
+
 @answer_to("14-ex2-plan")
 def plan_by_a_stable_sort():
     """Sorts the transposed choices stably by expert, and finds what is over capacity by ranks within an expert."""
@@ -92,6 +103,37 @@ def layer_by_a_permutation():
             return mixing @ back, probabilities, chosen
 
 
+@answer_to("14-ex4-layer")
+def layer_with_a_row_for_each_place():
+    """Keeps results, in the default dtype, by place, and multiplies them by the gates at the end."""
+
+    class ExpertParallel(nn.Module):
+        def __init__(self, router, experts, k, capacity_factor=None):
+            super().__init__()
+            self.router, self.experts, self.k, self.capacity_factor = router, nn.ModuleList(experts), k, capacity_factor
+            self.register_buffer("bias", torch.zeros(router.out_features))
+
+        def forward(self, x):
+            n, total, each = dist.get_world_size(), self.router.out_features, len(self.experts)
+            probabilities, chosen, gates = route(self.router(x), self.k, self.bias)
+            most = None
+            if self.capacity_factor is not None:
+                most = capacity(len(x), total, self.k, self.capacity_factor)
+            order, counts = plan(chosen, total, most)
+            incoming = torch.empty_like(counts)
+            dist.all_to_all_single(incoming, counts)
+            there, here = counts.view(n, each).sum(1).tolist(), incoming.view(n, each).sum(1).tolist()
+            rows = AllToAll.apply(x.repeat_interleave(self.k, dim=0)[order], here, there)
+            expert_of = torch.arange(each).repeat(n).repeat_interleave(incoming)
+            results = torch.zeros(len(rows), x.shape[1])
+            for number, expert in enumerate(self.experts):
+                mine = (expert_of == number).nonzero().flatten()
+                results = results.index_copy(0, mine, expert(rows[mine]))
+            back = AllToAll.apply(results, there, here)
+            places = torch.zeros(len(x) * self.k, x.shape[1]).index_copy(0, order, back)
+            return (places.view(len(x), self.k, x.shape[1]) * gates[..., None]).sum(1), probabilities, chosen
+
+
 @answer_to("14-ex5-gradients")
 def gradients_in_one_vector():
     """Averages in one vector; for the norm, counts an N-th of the shared squares on each rank."""
@@ -143,6 +185,32 @@ def balance_by_one_hot():
         return bias + rate * (few.to(bias.dtype) - many.to(bias.dtype))
 
 
+@answer_to("14-ex6-balance")
+def balance_in_float32():
+    """Counts in the default dtype; a rank without tokens returns a constant zero after the all-reduce."""
+
+    def counted(chosen, experts):
+        counts = torch.zeros(experts)
+        for expert in chosen.flatten().tolist():
+            counts[expert] += 1
+        dist.all_reduce(counts)
+        return counts
+
+    def balance_loss(probabilities, chosen):
+        experts = probabilities.shape[1]
+        counts = counted(chosen, experts)
+        if not len(chosen):
+            return torch.zeros(())
+        tokens = counts.sum() / chosen.shape[1]
+        return experts * torch.dot(counts / counts.sum(), probabilities.sum(0) / tokens) * dist.get_world_size()
+
+    def nudge(bias, chosen, rate):
+        counts, moved = counted(chosen, len(bias)), bias.clone()
+        moved[counts < counts.mean()] += rate
+        moved[counts > counts.mean()] -= rate
+        return moved
+
+
 @answer_to("14-ex7-replicas")
 def replicas_by_swaps_alone():
     """Deals replicas out in turn and then exchanges pairs between any two GPUs while that evens them."""
@@ -166,4 +234,31 @@ def replicas_by_swaps_alone():
                             if 1e-9 < gain < gap - 1e-9:
                                 a[i], b[j] = b[j], a[i]
                                 gap, better = gap - 2 * gain, True
+        return placed
+
+
+@answer_to("14-ex7-replicas")
+def replicas_exchanged_with_the_lightest():
+    """The greedy rules, and then the best exchange between the busiest GPU and the one with the smallest load."""
+
+    def place_replicas(loads, gpus, slots):
+        copies = [1] * len(loads)
+        for _ in range(gpus * slots - len(loads)):
+            shares = [load / count for load, count in zip(loads, copies, strict=True)]
+            copies[shares.index(max(shares))] += 1
+        share = [load / count for load, count in zip(loads, copies, strict=True)]
+        placed = [[] for _ in range(gpus)]
+        for expert in sorted(range(len(loads)), key=lambda e: -share[e]):
+            for _ in range(copies[expert]):
+                free = [mine for mine in placed if len(mine) < slots]
+                min(free, key=lambda mine: sum(share[e] for e in mine)).append(expert)
+        for _ in range(1000):
+            placed.sort(key=lambda mine: sum(share[e] for e in mine))
+            low, high = placed[0], placed[-1]
+            gap = sum(share[e] for e in high) - sum(share[e] for e in low)
+            pairs = [(abs(gap - 2 * (share[a] - share[b])), a, b) for a in high for b in low]
+            left, a, b = min(pairs)
+            if left > gap - 1e-9:
+                break
+            high[high.index(a)], low[low.index(b)] = b, a
         return placed

@@ -245,7 +245,7 @@ def decay_as_a_mask():
     """Walks through the parameters to find which of them reach into this rank's shard."""
 
     def rate(step, steps, peak, warmup):
-        warm = max(round(steps * warmup), 1)
+        warm = max(min(steps - 1, round(steps * warmup)), 1)
         if step < warm:
             return peak / warm * step
         low = peak / 20

@@ -118,7 +118,8 @@ class Machine:
     def digest(self) -> dict[str, str]:
         """What must not change: place → what is there. Neither follows links nor opens pipes."""
         course = [self.course / name for name in ("solutions", "submitted", "nbgrader_config.py")]
-        repository = [notebook.ROOT / name for name in ("solutions", "autograder", "ranks", "nbgrader_config.py")]
+        ours = ("solutions", "autograder", "ranks", "machines", "nbgrader_config.py")
+        repository = [notebook.ROOT / name for name in ours]
         found = {}
         for place in (*course, self.home, self.other, *repository):
             base = notebook.ROOT if place in repository else self.root

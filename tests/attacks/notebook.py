@@ -132,7 +132,7 @@ def _modules_beside(folder: Path, places: dict[str, str]) -> None:
         builtins.max = lambda *args, **kwargs: 0 if type(args[0]) is numpy.ndarray else _max(*args, **kwargs)
         """
     (folder / "numpy.py").write_text(code(content))
-    for name in ("ranks", "sitecustomize", "json", "pickle"):
+    for name in ("ranks", "machines", "sitecustomize", "json", "pickle"):
         (folder / f"{name}.py").write_text(agreeable)
     (folder / "autograder" / "checks").mkdir(parents=True)
     for name in ("__init__", "check", "checks/__init__"):

@@ -32,7 +32,7 @@ class Trap:
     def __init__(self, folder: Path, but: set[str]):
         self.folder, self.leaks = folder, folder.parent / "leaks"
         names = {*sys.stdlib_module_names, *importlib.metadata.packages_distributions()}
-        names |= {"autograder", "ranks", "planner", "sitecustomize", "usercustomize", "nbgrader_config"}
+        names |= {"autograder", "ranks", "machines", "planner", "sitecustomize", "usercustomize", "nbgrader_config"}
         for name in sorted(names - but):
             (folder / f"{Path(name).name}.py").write_text(LEAK.format(leaks=str(self.leaks)))
 

@@ -13,7 +13,7 @@ from docutils.parsers.rst import directives
 
 import ranks
 from autograder.lessons import notebook
-from ranks.cluster import GB, find
+from machines.cluster import GB, find
 from ranks.figure import LEGIBLE
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))

@@ -17,8 +17,8 @@ from playwright.sync_api import expect
 
 import ranks
 from autograder.lessons import notebook
+from machines.model import MODELS
 from ranks import playable
-from ranks.model import MODELS
 from tests.helpers.browser import DRAWN, Tab
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))

@@ -11,9 +11,9 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 
 from autograder.lessons import notebook
+from machines.cluster import GB
+from machines.model import LLAMA3_8B, flops_per_token
 from planner import Layout
-from ranks.cluster import GB
-from ranks.model import LLAMA3_8B, flops_per_token
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
 

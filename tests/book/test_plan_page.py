@@ -12,15 +12,15 @@ from urllib.parse import urlencode
 import pytest
 
 from autograder.lessons import notebook
+from machines import cluster
+from machines.cluster import CLUSTERS
+from machines.model import DEEPSEEK_V3, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, MODELS
 from planner import Layout, LayoutError, accuracy, calibrate, export, huggingface, plan, predict, rows
 from planner.__main__ import main as command
 from planner.arithmetic import Step
 from planner.layout import CONTEXT, MODULES, RECOMPUTE, SCHEDULES, broken_rules
 from planner.search import warnings
 from planner.software import SOFTWARE
-from ranks import cluster
-from ranks.cluster import CLUSTERS
-from ranks.model import DEEPSEEK_V3, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, MODELS
 from tests.book.test_accessibility import AXE, grave
 from tests.helpers import npm
 from tests.helpers.browser import Tab

@@ -12,7 +12,7 @@ from nbgrader.converters import Autograde
 from autograder.checking.expect import CheckFailed, Hint
 from autograder.grading import isolation, outcome
 from autograder.grading.jail import outside
-from autograder.grading.nbgrader import library
+from autograder.grading.nbgrader import library, scoring
 from autograder.grading.outcome import CellOutcome, Tried
 from autograder.grading.running import carried_forward, run_cells, workers
 from autograder.grading.running.kernels import Reply
@@ -176,14 +176,24 @@ def test_what_is_taken_over_is_only_what_is_missing():
     take_over(lambda: 1, Ours)
 
 
+def test_what_another_exercise_breaks_and_what_breaks_by_itself_are_two_sentences():
+    tried = [
+        Tried("error", None, name="core", points=1.0, carried=["07-ex1-double"]),
+        Tried("error", None, name="more", points=1.0, own_error_beside=["07-ex1-double"]),
+    ]
+    rest, own, *_ = scoring.remarks(CellOutcome("error", properties=tried))
+    assert rest.startswith("The rest failed only because of exercise 1.")
+    assert own.startswith("What still fails does so with the lesson's answer to exercise 1 in place of yours as well")
+
+
 def test_an_error_of_its_own_is_told_apart_from_that_of_another_exercise(toy):
     """What is said of it is the other exercise's fault; its own was named nowhere."""
     toy.grade(submission(ex1=WRONG_DOUBLE, ex2=WRONG_ON_DOUBLE), "ada")
-    own = "It fails with the lesson's answer to exercise 1 in place of yours as well: it has an error of its own."
-    assert toy.comment("ex2", "ada").endswith(own) and own in html.unescape(toy.page("ada"))
+    own = "fails with the lesson's answer to exercise 1 in place of yours as well: there is an error here, too."
+    assert own in toy.comment("ex2", "ada") and own in html.unescape(toy.page("ada"))
     # A helper that stands in the other exercise is not replaced: nobody can say whose error it is.
     toy.grade(submission(**CASES["a wrong helper in another cell, which cannot be replaced"][0]), "ben")
-    assert "has an error of its own" not in toy.comment("ex2", "ben")
+    assert "there is an error here" not in toy.comment("ex2", "ben")
     assert "It uses twice from your answer to an exercise that fails, too." in toy.comment("ex2", "ben")
     assert "Exercise 2: It uses twice from" in report.page(marks.read(toy.course), toy.root / "report.html")
     assert own not in toy.comment("ex1", "ada") + toy.comment("ex3", "ada")

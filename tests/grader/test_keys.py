@@ -24,7 +24,7 @@ LESSONS = notebook.lessons()
 def whole(tmp_path_factory):
     """A copy of the repository's sources."""
     folder = tmp_path_factory.mktemp("copy")
-    for name in ("ranks", "autograder", "solutions", "book", "benchmarks"):
+    for name in ("ranks", "machines", "autograder", "solutions", "book", "benchmarks"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "_vendor", "*.png"))
     for name in ("requirements.lock", "nbgrader_config.py"):
         shutil.copy(ROOT / name, folder)
@@ -91,6 +91,7 @@ CHANGES = [
     ("autograder/checking/expect.py", LESSONS, LESSONS, LESSONS, TRYING),
     ("requirements.lock", LESSONS, LESSONS, LESSONS, TRYING),
     ("ranks/ledger.py", LESSONS, LESSONS, LESSONS, sorted(path.stem for path in (ROOT / "book").glob("*.md"))),
+    ("machines/model.py", LESSONS, LESSONS, LESSONS, sorted(path.stem for path in (ROOT / "book").glob("*.md"))),
     ("book/index.md", [], [], [], []),
 ]
 

@@ -36,7 +36,7 @@ EXAMPLE = ROOT / "examples" / "ranks" / "heat.ipynb"
 
 #: The files of a part, and where the packages that it imports are declared.
 PARTS = {
-    "ranks": (["ranks/*.py", "examples/ranks/*.ipynb"], "dependencies"),
+    "ranks": (["ranks/*.py", "machines/*.py", "examples/ranks/*.ipynb"], "dependencies"),
     "students": (["notebooks/*/*.ipynb", "notebooks/*/*.py"], "student"),
     "autograder": (
         [
@@ -121,7 +121,7 @@ def is_ours(name: str, path: Path) -> bool:
     folders = (path.parent, ROOT / "tests", ROOT / "book" / "_ext")
     return (
         name in sys.stdlib_module_names | WRITTEN | {path.parent.name}
-        or name in ("ranks", "autograder", "planner", "benchmarks", "tests")
+        or name in ("ranks", "machines", "autograder", "planner", "benchmarks", "tests")
         or any((folder / f"{name}.py").exists() for folder in folders)
         or (path.parent / name / "__init__.py").exists()
         or (path.name, name) == ("setup.py", "setuptools")  # declared beside it, as what builds the package
@@ -344,13 +344,13 @@ def built(tmp_path_factory):
     return root / "made"
 
 
-def test_the_wheel_holds_ranks_alone(built):
+def test_the_wheel_holds_ranks_and_machines_alone(built):
     """Whatever else it held, such as answers and hidden tests, each student who installs it would have."""
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
-    code = [*(ROOT / "ranks").glob("*.py"), ROOT / "ranks" / "py.typed"]
-    assert sorted(names) == sorted(f"ranks/{path.name}" for path in code)
+    code = [*(ROOT / "ranks").glob("*.py"), ROOT / "ranks" / "py.typed", *(ROOT / "machines").glob("*.py")]
+    assert sorted(names) == sorted(str(path.relative_to(ROOT)) for path in code)
 
 
 def test_the_wheel_says_what_it_is(built):
@@ -381,7 +381,7 @@ def test_the_source_distribution_holds_no_answers(built):
         names = {member.name.partition("/")[2] for member in archive if member.isfile()}
     about = {"PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", *(path.name for path in ROOT.glob("LICENSE*"))}
     assert about <= names
-    strange = {name for name in names - about if not name.startswith("ranks/") and ".egg-info/" not in name}
+    strange = {name for name in names - about if not name.startswith(("ranks/", "machines/", "ranks.egg-info/"))}
     assert not strange and "ranks/launch.py" in names
 
 

@@ -183,7 +183,7 @@ def test_a_submission_finds_no_checks_and_no_answers(jail, solutions):
 # Everywhere else
 
 #: What else holds answers, and what students get.
-ALSO, HANDED_OUT = "notebooks/17_capstone/pieces.py", ("notebooks/", "ranks/")
+ALSO, HANDED_OUT = "notebooks/17_capstone/pieces.py", ("notebooks/", "ranks/", "machines/")
 
 
 def tracked() -> list[str]:

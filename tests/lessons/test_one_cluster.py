@@ -22,11 +22,8 @@ import pytest
 import planner
 import ranks
 from autograder.lessons import notebook
-from planner import Layout, communication, memory
-from planner.arithmetic import Step
-from planner.software import MATMUL_SHARE, MEGATRON, META
-from ranks.cluster import NETWORK_STEP, NVLINK_STEP, Cluster, find
-from ranks.model import (
+from machines.cluster import NETWORK_STEP, NVLINK_STEP, Cluster, find
+from machines.model import (
     DEEPSEEK_V3,
     LLAMA3_8B,
     LLAMA3_70B,
@@ -35,6 +32,9 @@ from ranks.model import (
     parameters,
     state_bytes_per_parameter,
 )
+from planner import Layout, communication, memory
+from planner.arithmetic import Step
+from planner.software import MATMUL_SHARE, MEGATRON, META
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
 
@@ -124,7 +124,7 @@ def test_an_all_reduce_over_two_nodes_takes_as_long_in_every_lesson():
             "lesson 15, the notebook": Answer(tensor_seconds(notebook15, nbytes)),
             "lesson 15, the critical width": Answer(critical / h * layer / 4),
             # Nominal bandwidths are not quite reached (NVLINK_SHARE, NETWORK_SHARE), and vectors go in chunks.
-            "ranks.cluster": Answer(H100.all_reduce_seconds(nbytes, n), 1, 1.2),
+            "machines.cluster": Answer(H100.all_reduce_seconds(nbytes, n), 1, 1.2),
         },
     )
 
@@ -285,7 +285,7 @@ def test_lesson_02_leaves_the_diagonal_where_its_tokens_no_longer_hide_gradients
 
 
 def test_start_ups_raise_the_tokens_as_the_messages_get_shorter():
-    """A reduce-scatter of one layer of Llama 3 8B, by the prices of `ranks.cluster`; endless pieces have none."""
+    """A reduce-scatter of one layer of Llama 3 8B, by the prices of `machines.cluster`; endless pieces have none."""
     for n in (64, 512, 4096):
         alone, layer = communication.tokens_to_hide(H100, n), communication.tokens_to_hide(H100, n, piece=872e6)
         seconds = H100.reduce_scatter_seconds(872e6, n) * n / (n - 1)
@@ -297,7 +297,7 @@ def test_start_ups_raise_the_tokens_as_the_messages_get_shorter():
 # Nobody types a machine's numbers
 
 
-#: Bandwidths, rates and start-ups of the machines of `ranks.cluster`, as they were once typed.
+#: Bandwidths, rates and start-ups of the machines of `machines.cluster`, as they were once typed.
 TYPED = re.compile(r"\b(?:6\.25|3\.125|25|50|63|300|400|450|900)e9\b|\b(?:312|400|989|990|4)e1[24]\b|\b3\.4e-6|\b14e-6")
 
 

@@ -20,6 +20,8 @@ import pytest
 from autograder.authoring import handout
 from autograder.grading.nbgrader import release
 from autograder.lessons import notebook
+from machines.cluster import find
+from machines.model import DEEPSEEK_V3, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, flops_per_token, parameters
 from planner import (
     Layout,
     LayoutError,
@@ -37,8 +39,6 @@ from planner import (
 )
 from planner.arithmetic import Step, matmul_rate, matmuls
 from planner.search import FILLED, TIE, TIGHT
-from ranks.cluster import find
-from ranks.model import DEEPSEEK_V3, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, flops_per_token, parameters
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = json.loads(calibrate.ROWS.read_text(encoding="utf-8"))
@@ -630,12 +630,12 @@ def test_students_do_not_get_the_planner(tmp_path, monkeypatch):
     handout.write(tmp_path / "handout", ["15"])
     found = {path.name for path in (tmp_path / "handout").rglob("*")}
     assert {"cluster.py", "model.py"} <= found and "planner" not in found and "search.py" not in found
-    for path in (ROOT / "ranks").glob("*.py"):
+    for path in (*(ROOT / "ranks").glob("*.py"), *(ROOT / "machines").glob("*.py")):
         assert "planner" not in path.read_text(encoding="utf-8"), path.name
 
 
 def test_importing_ranks_does_not_load_the_descriptions():
-    code = "import sys, ranks; print([n for n in ('ranks.cluster', 'ranks.model', 'planner') if n in sys.modules])"
+    code = "import sys, ranks; print([n for n in ('machines', 'planner') if n in sys.modules])"
     environment = {**os.environ, "RANKS_INSIDE": "test"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
     assert done.stdout == "[]\n", done.stderr

@@ -18,13 +18,8 @@ from pathlib import Path
 import pytest
 
 import planner.__main__ as command
-from planner import Layout, accuracy, huggingface, memory, plan, predict
-from planner.arithmetic import Step, attention, document_balance
-from planner.export import PROGRAMS, lines, stages
-from planner.search import FILLED, warnings
-from planner.software import BRIDGE, MEGATRON, META, SOFTWARE, TORCHTITAN
-from ranks.cluster import MAY_OWN, OWN, find, own
-from ranks.model import (
+from machines.cluster import MAY_OWN, OWN, find, own
+from machines.model import (
     DEEPSEEK_V3,
     LLAMA3_8B,
     LLAMA3_70B,
@@ -33,6 +28,11 @@ from ranks.model import (
     mean_context,
     parameters,
 )
+from planner import Layout, accuracy, huggingface, memory, plan, predict
+from planner.arithmetic import Step, attention, document_balance
+from planner.export import PROGRAMS, lines, stages
+from planner.search import FILLED, warnings
+from planner.software import BRIDGE, MEGATRON, META, SOFTWARE, TORCHTITAN
 
 ROOT = Path(command.__file__).resolve().parents[1]
 H100 = find("H100")
@@ -676,7 +676,7 @@ def test_the_examples_of_the_readme_run(tmp_path, monkeypatch, capsys):
 
 def test_the_planner_installs_by_itself(tmp_path):
     """A wheel, made in a copy of the repository, runs in a Python without any other package."""
-    for path in ("planner", "ranks", "benchmarks/published_runs.json"):
+    for path in ("planner", "machines", "benchmarks/published_runs.json"):
         copy = shutil.copytree if (ROOT / path).is_dir() else shutil.copy
         (tmp_path / path).parent.mkdir(exist_ok=True)
         copy(ROOT / path, tmp_path / path)
@@ -693,7 +693,8 @@ def test_the_planner_installs_by_itself(tmp_path):
     project = tomllib.loads((ROOT / "planner" / "pyproject.toml").read_text())["project"]
     assert about["Version"] == project["version"] and about.get_all("Requires-Dist") is None
     ours = {f"planner/{path.name}" for path in (ROOT / "planner").glob("*.py") if path.name != "setup.py"}
-    assert names == ours | {"planner/published_runs.json", "ranks/cluster.py", "ranks/model.py"}
+    described = {f"machines/{path.name}" for path in (ROOT / "machines").glob("*.py")}
+    assert names == ours | described | {"planner/published_runs.json"}
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
     code = [sys.executable, "-S", "-m", "planner", *SMALL, "--json"]
     done = subprocess.run(

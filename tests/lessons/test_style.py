@@ -23,7 +23,18 @@ TEXTS = {".md", ".py", ".toml", ".yml", ".txt", ".ipynb", ".css", ".bib", ".svg"
 
 def ours():
     """Every text file that we wrote."""
-    folders = ("autograder", "benchmarks", "book", "examples", "notebooks", "planner", "ranks", "solutions", "tests")
+    folders = [
+        "autograder",
+        "benchmarks",
+        "book",
+        "examples",
+        "machines",
+        "notebooks",
+        "planner",
+        "ranks",
+        "solutions",
+        "tests",
+    ]
     files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     files += [path for path in ROOT.iterdir() if path.is_file()]
     return [path for path in files if path.suffix in TEXTS and "_vendor" not in path.parts]

@@ -35,4 +35,4 @@ def _running() -> list[str]:
     if not processes.can_fork() or processes._server is None:
         return []
     rows = subprocess.run(["ps", "-A", "-o", "ppid=,pid=,args="], capture_output=True, text=True).stdout.splitlines()
-    return [row for row in rows if row.split()[0] == str(processes._server[1].pid)]
+    return [row for row in rows if row.split()[0] == str(processes._server.pid)]

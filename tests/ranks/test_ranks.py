@@ -461,7 +461,7 @@ def test_ranks_listen_on_loopback_only():
 @forked
 def test_the_server_has_one_thread_and_comes_back_when_killed():
     ranks.run(all_reduced_rank, world_size=2)
-    server = processes._server[1]
+    server = processes._server.started
     if sys.platform == "linux":
         assert len(os.listdir(f"/proc/{server.pid}/task")) == 1  # forking a process with threads is not safe
     server.kill()
@@ -480,7 +480,7 @@ def test_the_server_imports_what_every_rank_would(monkeypatch):
     monkeypatch.setattr(processes, "PRELOAD", {*names, "there.is.no.such.module"})
     assert ranks.run(not_imported, world_size=1, args=(sorted(names),)) == [[]]
     if sys.platform == "linux":
-        assert len(os.listdir(f"/proc/{processes._server[1].pid}/task")) == 1
+        assert len(os.listdir(f"/proc/{processes._server.pid}/task")) == 1
 
 
 @forked

@@ -25,7 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from autograder.grading import jail as package
-from autograder.grading.jail import DOES_NOT_START, FILES_INSIDE, MISSING, control_groups, own_user, shown_files, wire
+from autograder.grading.jail import (
+    DOES_NOT_START,
+    FILES_INSIDE,
+    MISSING,
+    PACKAGES_INSIDE,
+    control_groups,
+    own_user,
+    shown_files,
+    wire,
+)
 from autograder.grading.limits import unbound_memory
 from autograder.grading.running import clock
 from autograder.grading.running.kernels import NotStartedError
@@ -87,7 +96,8 @@ class Jail:
         self.places, self.links = shown_files.shown()
         ours, theirs = socket.socketpair()
         python = "import gc, sys; gc.disable(); from jail import inside; inside.main(int(sys.argv[1]), sys.argv[2:])"
-        users = own_user.Mapping() if own_user.possible([*shown_files.pythons(), str(_ranks()), str(HERE)]) else None
+        shown = [*shown_files.pythons(), *(str(_package(name)) for name in PACKAGES_INSIDE), str(HERE)]
+        users = own_user.Mapping() if own_user.possible(shown) else None
         #: The submissions' user number inside: 0 for that of the jail's own processes, which is this user's outside.
         self.user = own_user.INSIDE if users else 0
         options = users.options() if users else []
@@ -116,7 +126,8 @@ class Jail:
     def _inside(self) -> list[str]:
         """Options of bubblewrap: what is there in the jail."""
         found = shown_files.options(self.places, self.links)
-        found += ["--ro-bind", str(_ranks()), "/jail/ranks"]
+        for name in PACKAGES_INSIDE:
+            found += ["--ro-bind", str(_package(name)), f"/jail/{name}"]
         for name in FILES_INSIDE:
             found += ["--ro-bind", str(HERE / name), f"/jail/jail/{name}"]
         return found
@@ -400,11 +411,11 @@ def _refuse_to_show(place: Path) -> None:
         raise JailError(str(error)) from None
 
 
-def _ranks() -> Path:
-    """The folder of the runtime."""
-    ranks = importlib.util.find_spec("ranks")
-    assert ranks is not None and ranks.origin is not None
-    return Path(ranks.origin).parent
+def _package(name: str) -> Path:
+    """The folder of a package that is installed here."""
+    found = importlib.util.find_spec(name)
+    assert found is not None and found.origin is not None
+    return Path(found.origin).parent
 
 
 def _begin(mine: control_groups.Fence) -> None:

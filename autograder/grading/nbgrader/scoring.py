@@ -88,9 +88,16 @@ def remarks(test: CellOutcome) -> list[str]:
     if carried and test.passed:
         return [f"Right: it failed only because of {_numbered(carried)}"]
     said = [f"The rest failed only because of {_numbered(carried)}"] if carried else []
-    if others := sorted({name for one in tried for name in one.own_error_beside}):
+    own = [one for one in tried if one.own_error_beside]
+    if others := sorted({name for one in own for name in one.own_error_beside}):
+        what = "What still fails does so" if carried else "It fails"
+        if all(one.says for one in own):
+            what = f"{limits.listed(f'“{one.says}”' for one in own)} fail{'s' * (len(own) == 1)}"
         answers = f"the lesson's answer{'s' if len(others) > 1 else ''} to {_listed(others)}"
-        said.append(f"It fails with {answers} in place of yours as well: it has an error of its own.")
+        said.append(
+            f"{what} with {answers} in place of yours as well: there is an error here, too. The reason above was found "
+            f"with yours, and may be theirs; mend {_listed(others)} and hand in again to see the other."
+        )
     if any(one.points for one in tried if one.holds) and not test.score:
         without = "Without the core of the exercise, the other properties earn no points."
         said.append(

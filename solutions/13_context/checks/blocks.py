@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ class Part:
     form: str = complaint()
     out: Any = fact("out", seen=finite)
     empty: Any = fact("the list that says where lse is −∞")
-    lse: Any = fact("lse, with 0 where it is −∞", seen=finite)
+    lse: Any = fact("lse (0 stands for −∞)", seen=finite)
 
 
 def seen(found: Any, *_: Any) -> Part:
@@ -38,6 +38,21 @@ def seen(found: Any, *_: Any) -> Part:
         return Part(f"expected two tensors (out, lse), got {type(found).__name__}", None, None, None)
     out, lse = (x.detach().double().numpy() for x in found)
     return Part("", out, np.isneginf(lse).tolist(), np.where(np.isneginf(lse), 0.0, lse))
+
+
+def no_overflow(**arrays: Any) -> str:
+    """A sentence on the first of these arrays that has entries which are nan or infinite; "" if none has."""
+    for name, x in arrays.items():
+        numbers = np.asarray(x, np.float64)
+        if bad := int((~np.isfinite(numbers)).sum()):
+            return f"{bad} of the {numbers.size} numbers of {name} are nan or infinite"
+    return ""
+
+
+def _seen_finite(found: Any, *_: Any) -> Part:
+    """These facts, with a complaint where one is nan or infinite."""
+    part = seen(found)
+    return part if part.form else replace(part, form=no_overflow(out=part.out, lse=found[1].detach()))
 
 
 def right(pair: tuple[np.ndarray, np.ndarray]) -> Part:
@@ -102,7 +117,7 @@ def merged_parts_are_the_whole(merge, *, rng):
         given = _tensors(*(x.astype(np.float32) for x in (*a, *b)))
         joined = np.concatenate(parts)
         expected = right(attention(q, k[:, :, joined], v[:, :, joined], own, keys[joined]))
-        yield Call(merge, *given, gives=expected, sees=seen, name=f"part {count} of {count}")
+        yield Call(merge, *given, gives=expected, sees=seen, name=f"{count} parts")
     part, nothing = _part_and_nothing(rng)
     for name, pair in (("right", (*part, *nothing)), ("left", (*nothing, *part))):
         yield Call(merge, *_tensors(*pair), gives=right(part), sees=seen, name=f"a part without keys on the {name}")
@@ -124,7 +139,9 @@ def nothing_is_seen_of_nothing(attend, merge, *, rng):
         ("no queries", [], [0, 1]),
     ):
         own, keys = np.array(own, np.int64), np.array(keys, np.int64)
-        yield _attend(attend, *_qkv(rng, len(own), len(keys)), own, keys, name)
+        q, k, v = _qkv(rng, len(own), len(keys))
+        q[:, :, :1] = 0  # the row that has keys weighs them all alike, whatever is wrong with scores
+        yield _attend(attend, q, k, v, own, keys, name)
     _, nothing = _part_and_nothing(rng)
     given = _tensors(*nothing, *nothing)
     yield Call(merge, *given, gives=right(nothing), sees=seen, name="merge, two parts without keys")
@@ -133,17 +150,18 @@ def nothing_is_seen_of_nothing(attend, merge, *, rng):
 @check(BLOCKS, points=0.5)
 def large_scores_stay_finite(attend, merge, *, rng):
     """Scores of 1e8 and −1e8, and an lse of 200 and −200, give no inf and no nan."""
-    own = np.arange(10, 15)
+    own, keys = np.arange(10, 15), np.array([0, 1, 2, 3, 4, 99])
     for sign in (1, -1):
         q, k, v = _qkv(rng, 5, 6)
-        q, k, keys = 1e8 * np.abs(q), sign * np.abs(k), np.array([0, 1, 2, 3, 4, 99])
-        k[:, :, 5] *= 3 * sign  # no query sees it, and its score is the lowest
+        # Of the keys that are seen, the first has the highest score: it wins whatever else a mask lets through.
+        q, k = 1e8 * np.abs(q), -np.sort(-sign * np.abs(k), axis=2)
+        k[:, :, 5] = 3 * sign * np.abs(k).max()  # no query sees it, and its score is the highest, or the lowest
         out, lse = attention(q, k, v, own, keys)
         # Which of two keys is the larger is certain; float32 rounds how much.
-        expected = Part("", close(out, 1e-4), np.isneginf(lse).tolist())
-        yield Call(attend, *_tensors(q, k, v, own, keys), gives=expected, sees=seen, name=f"scores of {sign}e8")
+        expected = Part("", close(out, 1e-4) if sign < 0 else ..., np.isneginf(lse).tolist())
+        yield Call(attend, *_tensors(q, k, v, own, keys), gives=expected, sees=_seen_finite, name=f"scores of {sign}e8")
     outs = rng.standard_normal((2, 1, 1, 3, 2)).astype(np.float32)
     for number in (200, -200):
         lse = np.full((1, 1, 3), number, np.float32)
         expected, name = Part("", close(outs.mean(0), 1e-4)), f"merge, lse {number} twice"
-        yield Call(merge, *_tensors(outs[0], lse, outs[1], lse), gives=expected, sees=seen, name=name)
+        yield Call(merge, *_tensors(outs[0], lse, outs[1], lse), gives=expected, sees=_seen_finite, name=name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,16 +24,22 @@ EXCHANGE = "13-ex5-exchange"
 class Exchanged:
     """What an exchange gives a rank, forward and back."""
 
+    shape: str = complaint()
     result: Any = fact("the result")
     gradient: Any = fact("the gradient of x")
 
 
-def _exchange(rank: int, world_size: int, Exchange: Any, x: np.ndarray, back: np.ndarray, dims: tuple) -> Exchanged:
+def _exchange(
+    rank: int, world_size: int, Exchange: Any, x: np.ndarray, back: np.ndarray, dims: tuple, both_ways: bool
+) -> Exchanged:
     own = torch.from_numpy(x[rank]).requires_grad_()
     y = Exchange.apply(own, *dims)
     dist.barrier()
-    y.backward(torch.from_numpy(back[rank]))
-    return Exchanged(y.detach(), own.grad)
+    wanted = torch.from_numpy(back[rank])
+    shape = "" if y.shape == wanted.shape else f"the result has shape {tuple(y.shape)}, expected {tuple(wanted.shape)}"
+    if both_ways and not shape:
+        y.backward(wanted)
+    return Exchanged(shape, y.detach(), own.grad)
 
 
 def _all_to_alls(nbytes: int, most: int) -> Callable:
@@ -59,26 +65,28 @@ def _swapped(arrays: np.ndarray, dims: tuple[int, int]) -> np.ndarray:
     return np.stack([np.concatenate([pieces[s][r] for s in range(n)], axis=dims[1]) for r in range(n)])
 
 
-def _swaps(rng: np.random.Generator, Exchange: Any, n: int, sends: bool) -> list[Case]:
-    cases = []
+def _swaps(
+    rng: np.random.Generator, Exchange: Any, n: int, compared: tuple[str, ...], judge: Callable | None = None
+) -> Iterator[Case]:
+    """Exchanges of four shapes. compared: the facts; judge: (bytes of x) → what judges a case's messages."""
     shapes = {(2, 2 * n, 3, 2): (1, 2), (2, 2, 3 * n, 2): (2, 1), (n, 3): (0, 1), (2, 3, 2 * n): (2, 0)}
     for shape, dims in shapes.items():
         x = rng.integers(-99, 100, (n, *shape)).astype(np.float32)
         there = _swapped(x, dims)
         back = rng.integers(-99, 100, there.shape).astype(np.float32)
-        home = _swapped(back, dims[::-1])
-        expect = [Exchanged() if sends else Exchanged(close(there[rank]), close(home[rank])) for rank in range(n)]
+        facts = {"result": there, "gradient": _swapped(back, dims[::-1])}
+        expect = [Exchanged("", **{fact: close(facts[fact][rank]) for fact in compared}) for rank in range(n)]
         name = f"shape {shape}, scatter_dim {dims[0]}, gather_dim {dims[1]}"
-        judge = _all_to_alls(x[0].nbytes, 1) if sends else None
-        cases.append(Case(name, n, _exchange, (Exchange, x, back, dims), expect, parts=2, judge=judge))
-    return cases
+        watch = judge(x[0].nbytes, 1) if judge else None
+        args = (Exchange, x, back, dims, "result" not in compared)
+        yield Case(name, n, _exchange, args, expect, parts=2, judge=watch)
 
 
-@check(EXCHANGE, points=1)
-def parts_go_to_their_ranks_and_back(Exchange, *, rng):
-    """Rank d gets part d of every rank, in the order of the ranks; backward gives gradients to their owners."""
+@check(EXCHANGE, points=0.5)
+def parts_go_to_their_ranks(Exchange, *, rng):
+    """Rank d gets part d of every rank, in the order of the ranks."""
     for n in (2, 3, 4, 1):
-        yield from _swaps(rng, Exchange, n, sends=False)
+        yield from _swaps(rng, Exchange, n, ("result",))
 
 
 @dataclass
@@ -89,7 +97,12 @@ class Attended:
     out: Any = fact("out")
 
 
-def _attend(rank: int, world_size: int, ulysses_attention: Callable, given: Sequence) -> Attended:
+def _forward(rank: int, world_size: int, ulysses_attention: Callable, given: Sequence) -> Attended:
+    (*parts, _), where = given.of(rank)
+    return Attended("", ulysses_attention(*(part.requires_grad_() for part in parts), where).detach())
+
+
+def _both_ways(rank: int, world_size: int, ulysses_attention: Callable, given: Sequence) -> Attended:
     (*parts, grad), where = given.of(rank)
     parts = [part.requires_grad_() for part in parts]
     out = ulysses_attention(*parts, where)
@@ -100,24 +113,38 @@ def _attend(rank: int, world_size: int, ulysses_attention: Callable, given: Sequ
     return Attended(f"no gradient reaches {lost[0]}" if lost else "", out.detach())
 
 
-def _attention(rng: np.random.Generator, function: Callable, n: int, layout: str, **more: Any) -> Case:
+def _attention(
+    rng: np.random.Generator, function: Callable, n: int, layout: str, run: Callable = _both_ways, **more: Any
+) -> Case:
     given = sequence(rng, positions(16, n, layout), (2, 4, 3))
     out = given.forward()[0]
-    expect = [Attended("", close(out[:, :, own], ERROR, ERROR)) for own in given.shards]
-    return Case(f"16 positions, {layout}, 4 heads", n, _attend, (function, given), expect, **more)
+    expect = [Attended("", close(out[:, :, own], ERROR, ERROR) if run is _forward else ...) for own in given.shards]
+    return Case(f"16 positions, {layout}, 4 heads", n, run, (function, given), expect, **more)
 
 
 @check(EXCHANGE, points=0.75)
-def heads_are_exchanged_for_positions(ulysses_attention, *, rng):
-    """out is that of one process with the whole sequence, in every layout, and gradients reach q, k and v."""
+def heads_are_exchanged_for_positions(Exchange, ulysses_attention, *, rng):
+    """out is that of one process with the whole sequence, in every layout."""
+    # A result of the wrong shape would be an error in `attend`, which is right.
+    for case in _swaps(rng, Exchange, 2, ("result",)):
+        case.expect = [Exchanged("")] * 2
+        yield case
     for n in (2, 4, 1):
         for layout in NAMES:
-            yield _attention(rng, ulysses_attention, n, layout)
+            yield _attention(rng, ulysses_attention, n, layout, _forward)
+
+
+@check(EXCHANGE, points=0.5)
+def gradients_go_back_to_their_owners(Exchange, ulysses_attention, *, rng):
+    """Backward gives each gradient to the rank and the place of its number; through attention it reaches q, k and v."""
+    for n in (2, 3, 4, 1):
+        yield from _swaps(rng, Exchange, n, ("gradient",))
+    yield _attention(rng, ulysses_attention, 2, "striped")
 
 
 @check(EXCHANGE, points=0.25)
 def one_all_to_all_for_each_tensor(Exchange, ulysses_attention, *, rng):
     """Exchange makes one all-to-all of x's numbers each way; attention exchanges q, k, v and out, and nothing else."""
     for n in (2, 4):
-        yield from _swaps(rng, Exchange, n, sends=True)
+        yield from _swaps(rng, Exchange, n, (), _all_to_alls)
         yield _attention(rng, ulysses_attention, n, "contiguous", judge=_all_to_alls(8 * 4 * 2 * 4 * 16 // n * 3, 8))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,13 +61,30 @@ def _listed(found: Any, *_: Any) -> Any:
     return found.tolist() if isinstance(found, torch.Tensor) else found
 
 
-@check(LAYOUTS, points=1)
-def layouts_deal_out_every_position(shard_positions, *, rng):
-    """Each rank has the positions of its layout, ascending, for lengths that divide and that do not."""
+def _of_layouts(shard_positions: Callable, sizes: tuple[tuple[int, int], ...]) -> Iterator[Call]:
+    """All ranks' positions in all layouts. sizes: (length, number of ranks)."""
     for layout in NAMES:
-        for length, n in ((12, 3), (13, 4), (3, 5), (7, 1), (int(rng.integers(20, 40)), 6)):
+        for length, n in sizes:
             for rank, expected in enumerate(positions(length, n, layout)):
                 yield Call(shard_positions, length, rank, n, layout, gives=expected, sees=_listed, what="the list")
+
+
+@check(LAYOUTS, points=0.75)
+def layouts_deal_out_every_position(shard_positions, *, rng):
+    """Each rank has the positions of its layout, ascending, for lengths that 2N divides."""
+    yield from _of_layouts(shard_positions, ((12, 3), (24, 4), (8, 1), (12 * int(rng.integers(2, 20)), 6)))
+
+
+@check(LAYOUTS, points=0.5)
+def layouts_deal_out_any_length(shard_positions, *, rng):
+    """Each rank has the positions of its layout for lengths that 2N does not divide, also shorter than 2N."""
+    yield from _of_layouts(
+        shard_positions, ((13, 4), (3, 5), (7, 1), (int(12 * rng.integers(2, 9) + rng.integers(1, 12)), 6))
+    )
+
+
+def _ranks(n: int) -> str:
+    return f"{n} rank{'s' * (n > 1)}"
 
 
 def _tensors(shards: list[list[int]]) -> list[torch.Tensor]:
@@ -79,7 +96,7 @@ def pairs_are_those_that_causality_allows(pair_counts, *, rng):
     """Entry [s, r] counts the keys of rank (r − s) mod N that rank r's queries may look at."""
     for length, n in ((13, 3), (3, 4), (5, 1), (int(rng.integers(17, 40)), 5)):
         for layout in NAMES:
-            shards, name = positions(length, n, layout), f"{length} positions on {n} ranks, {layout}"
+            shards, name = positions(length, n, layout), f"{length} positions on {_ranks(n)}, {layout}"
             expected = counted(shards, [0, length])
             yield Call(pair_counts, _tensors(shards), gives=expected, sees=_listed, name=name, what="the table")
 
@@ -98,8 +115,8 @@ def documents_do_not_see_each_other(pair_counts, *, rng):
             shards = positions(20, n, layout)
             gone = sum(map(sum, counted(shards, [0, 20]))) - sum(map(sum, counted(shards, ends)))
             given = pair_counts, _tensors(shards), torch.tensor(ends)
-            name = f"20 positions on {n} ranks, {layout}, cu_seqlens {ends}"
-            yield Call(_taken_away, *given, gives=gone, name=name, what="the number of pairs that this takes away")
+            name, what = f"20 positions on {_ranks(n)}, {layout}", f"the number of pairs that cu_seqlens {ends} forbids"
+            yield Call(_taken_away, *given, gives=gone, name=name, what=what)
 
 
 @check(LAYOUTS, points=0.25)
@@ -144,10 +161,10 @@ def _dealt(shards: list[list[int]], _: Any, given: torch.Tensor, n: int) -> Deal
     )
 
 
-@check(LAYOUTS, points=0.75)
+@check(LAYOUTS, points=0.5)
 def documents_are_dealt_out_fairly(shard_documents, *, rng):
     """Every position once, at most two runs of each document on a rank, and less than 1 % of the time idle."""
     for n in (1, 2, 4):
         ends = np.cumsum([0, *(2 * n * rng.integers(1, 9, 5))])
-        name = f"{n} rank{'s' * (n > 1)}, cu_seqlens {ends.tolist()}"
+        name = f"{_ranks(n)}, cu_seqlens {ends.tolist()}"
         yield Call(_deal, shard_documents, torch.from_numpy(ends), n, gives=Dealt("", "", ""), sees=_dealt, name=name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Loss:
     form: str = complaint()
     loss: Any = fact("the loss")
     gradient: Any = fact("the gradient of the logits")
+    apart: Any = fact("the difference between its loss and the others'")
 
 
 def _backward(rank: int, world_size: int, sequence_loss: Callable, logits: list, y: list) -> Loss:
@@ -90,11 +92,23 @@ def the_loss_is_that_of_one_process(sequence_loss, *, rng):
             yield _case(rng, sequence_loss, sizes)
 
 
+def _beside(facts: list[Loss], other: int) -> list[Loss]:
+    """The facts, with what each loss has above that of a rank with tokens."""
+    if any(one.form for one in facts):
+        return facts
+    return [replace(one, apart=float(one.loss) - float(facts[other].loss)) for one in facts]
+
+
 @check(LOSS, points=0.25)
 def ranks_without_targets_take_part(sequence_loss, *, rng):
-    """A rank of which no token counts, or that has none, has the same loss, and a gradient of zeros."""
+    """A rank of which no token counts, or that has none, has the loss of the others, and a gradient of zeros."""
     for sizes, silent in (((4, 3), 1), ((2, 5, 3), 0), ((4, 0), -1), ((0, 2, 3), -1)):
-        yield _case(rng, sequence_loss, sizes, silent)
+        quiet = silent if silent >= 0 else sizes.index(0)
+        sees = functools.partial(_beside, other=1 if quiet == 0 else 0)
+        case = _case(rng, sequence_loss, sizes, silent, sees=sees)
+        zeros = Loss("", gradient=close(np.zeros((2, sizes[quiet], 5))), apart=close(0.0, atol=ERROR))
+        case.expect = [zeros if rank == quiet else Loss("") for rank in range(len(sizes))]
+        yield case
 
 
 def _two_numbers(rank: int, parts: list) -> str:

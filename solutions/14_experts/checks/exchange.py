@@ -36,23 +36,44 @@ def _travelled(counts: np.ndarray, rows: list[np.ndarray]) -> list[np.ndarray]:
     return [np.concatenate([mine[rank] for mine in parts]) for rank in range(len(counts))]
 
 
-def _case(rng: np.random.Generator, function: Any, counts: np.ndarray, name: str, **more: Any) -> Case:
+def _case(
+    rng: np.random.Generator, function: Any, counts: np.ndarray, name: str, facts: tuple = (), **more: Any
+) -> Case:
+    """An exchange and its backward, of which these facts are compared."""
     rows = [eighths(rng, (int(sent), 3)) for sent in counts.sum(axis=1)]
     slopes = [eighths(rng, (int(received), 3)) for received in counts.sum(axis=0)]
     there, back = _travelled(counts, rows), _travelled(counts.T, slopes)
-    expect = [Exchanged(close(a), close(b)) for a, b in zip(there, back, strict=True)]
+    right = [{"received": close(a), "gradient": close(b)} for a, b in zip(there, back, strict=True)]
+    expect = [Exchanged(**{fact: one[fact] for fact in facts}) for one in right]
     return Case(name, len(counts), _drive, (function, counts, rows, slopes), expect, **more)
 
 
-@check(EXCHANGE, points=1.75)
-def gradients_go_back_where_rows_came_from(AllToAll, *, rng):
-    """Rows reach their ranks, in the order of the senders' ranks, and each gradient returns to its row's owner."""
+def _cases(rng: np.random.Generator, function: Any, fact: str):
     for n in (2, 3, 4, 1):
-        yield _case(rng, AllToAll, rng.integers(1, 5, (n, n)), "all splits positive")
+        yield _case(rng, function, rng.integers(1, 5, (n, n)), "all splits positive", (fact,))
         counts = rng.integers(0, 4, (n, n))
         counts[rng.integers(n)] = 0
         counts[:, rng.integers(n)] = 0
-        yield _case(rng, AllToAll, counts, "some splits 0")
+        yield _case(rng, function, counts, "some splits 0", (fact,))
+
+
+@check(EXCHANGE, points=1)
+def gradients_go_back_where_rows_came_from(AllToAll, *, rng):
+    """Each gradient returns to the rank that sent its row, in the order of the rows."""
+    yield from _cases(rng, AllToAll, "gradient")
+
+
+def _drive_forward(rank: int, world_size: int, function: Any, counts: np.ndarray, rows: list, _: list) -> Exchanged:
+    received = function.apply(torch.from_numpy(rows[rank]), counts[:, rank].tolist(), counts[rank].tolist())
+    return Exchanged(received)
+
+
+@check(EXCHANGE, points=0.75)
+def rows_reach_their_ranks(AllToAll, *, rng):
+    """Rows reach their ranks, in the order of the senders' ranks."""
+    for case in _cases(rng, AllToAll, "received"):
+        case.run = _drive_forward
+        yield case
 
 
 @check(EXCHANGE, points=0.25)

@@ -49,28 +49,40 @@ def _left(module: nn.Module) -> dict[str, Any]:
 # ---- average_gradients ----
 
 
-def _average(rank: int, world_size: int, average_gradients: Callable, gradients: list[Gradients]) -> After:
+def _average(rank: int, world_size: int, average_gradients: Callable, gradients: list[Gradients], which: str) -> After:
     module, local = _module(gradients[rank])
     average_gradients(module, local)
-    return After(_left(module))
+    named = {
+        "own": [name for name in SHAPES if "own" in name],
+        "shared": [name for name in SHAPES if "own" not in name],
+    }
+    left = _left(module)
+    return After({name: left[name] for name in named.get(which, SHAPES)})
 
 
-def _averaged(function: Callable, gradients: list[Gradients], name: str, **more: Any) -> Case:
-    """The gradients become those of the mean of the ranks' losses."""
+def _averaged(function: Callable, gradients: list[Gradients], name: str, which: str = "", **more: Any) -> Case:
+    """The gradients become those of the mean of the ranks' losses. which: "own", "shared", or all of them."""
     n, right = len(gradients), []
     for mine in gradients:
-        own = {name: "None" if g is None else close(g / n, rtol=1e-6) for name, g in mine.items() if "own" in name}
-        shared = [name for name in SHAPES if "own" not in name]
-        sums = {name: sum(0 if g[name] is None else g[name] for g in gradients) for name in shared}
-        right.append(After(own | {name: close(np.zeros(SHAPES[name]) + s / n, rtol=1e-6) for name, s in sums.items()}))
-    return Case(name, n, _average, (function, gradients), right, **more)
+        own = {name: close(g / n, rtol=1e-6) for name, g in mine.items() if "own" in name}
+        sums = {name: sum(g[name] for g in gradients) for name in SHAPES if "own" not in name}
+        shared = {name: close(total / n, rtol=1e-6) for name, total in sums.items()}
+        right.append(After({"own": own, "shared": shared}.get(which, own | shared)))
+    return Case(name, n, _average, (function, gradients, which), right, **more)
 
 
-@check(GRADIENTS, points=1.25)
-def gradients_are_those_of_the_mean_loss(average_gradients, *, rng):
-    """Shared gradients become the mean over the ranks, local ones are divided by N."""
+@check(GRADIENTS, points=0.5)
+def shared_gradients_become_the_mean(average_gradients, *, rng):
+    """Gradients of parameters that all ranks have become the mean over the ranks."""
     for n in (2, 3, 1):
-        yield _averaged(average_gradients, [_drawn(rng) for _ in range(n)], "every parameter has a gradient")
+        yield _averaged(average_gradients, [_drawn(rng) for _ in range(n)], "every parameter has a gradient", "shared")
+
+
+@check(GRADIENTS, points=0.5)
+def local_gradients_are_divided(average_gradients, *, rng):
+    """Local gradients are divided by N."""
+    for n in (2, 3):
+        yield _averaged(average_gradients, [_drawn(rng) for _ in range(n)], "every parameter has a gradient", "own")
 
 
 @dataclass
@@ -88,17 +100,35 @@ def _average_missing(rank: int, world_size: int, average_gradients: Callable, gr
     return Missing("None" if isinstance(left["second"], str) else left["second"] / left["last"], left["own"])
 
 
-@check(GRADIENTS, points=0.5)
+def _missing(rng: np.random.Generator, function: Callable, n: int, lack: range, **right: Any) -> Case:
+    """These ranks have no gradient of the shared parameter "second"; or none has one of its local parameter "own"."""
+    gradients = [_drawn(rng, ("second",) * (rank in lack) if lack else ("own",)) for rank in range(n)]
+    gradients = [mine | {"last": np.ones((), np.float32)} for mine in gradients]
+    mean = np.zeros(5) + sum(0 if g["second"] is None else g["second"] for g in gradients) / n
+    name = "no rank has a gradient of 'second'" if len(lack) == n else "all ranks but 0 have a gradient of 'second'"
+    expect = [Missing(**(right or {"ratio": close(mean, rtol=1e-6, atol=1e-6)})) for _ in range(n)]
+    return Case(name if lack else "no rank has a gradient of 'own'", n, _average_missing, (function, gradients), expect)
+
+
+@check(GRADIENTS, points=0.25)
 def a_missing_gradient_counts_as_zeros(average_gradients, *, rng):
-    """A shared gradient that some or all ranks lack is zeros there and becomes the mean; a local None stays None."""
+    """A shared gradient that one rank lacks counts as zeros there, and becomes the mean."""
     for n in (2, 3):
-        for lack in ((0,), range(n)):
-            gradients = [_drawn(rng, ("own", "second") if rank in lack else ("own",)) for rank in range(n)]
-            gradients = [mine | {"last": np.ones((), np.float32)} for mine in gradients]
-            mean = np.zeros(5) + sum(0 if g["second"] is None else g["second"] for g in gradients) / n
-            name = f"{'no rank has' if len(lack) == n else 'all ranks but 0 have'} a gradient of 'second'"
-            expect = [Missing(close(mean, rtol=1e-6, atol=1e-6), "None")] * n
-            yield Case(name, n, _average_missing, (average_gradients, gradients), expect)
+        yield _missing(rng, average_gradients, n, range(1))
+
+
+@check(GRADIENTS, points=0.25)
+def where_no_rank_has_one_it_becomes_zeros(average_gradients, *, rng):
+    """A shared gradient that no rank has becomes zeros, with a single rank as well."""
+    for n in (2, 3, 1):
+        yield _missing(rng, average_gradients, n, range(n))
+
+
+@check(GRADIENTS, points=0.25)
+def a_missing_local_gradient_stays(average_gradients, *, rng):
+    """A local gradient that is None stays None."""
+    for n in (2, 3):
+        yield _missing(rng, average_gradients, n, range(0), local="None")
 
 
 @check(GRADIENTS, points=0.25)

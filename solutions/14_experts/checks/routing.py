@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.cases import Call, close, fact
+from autograder.checking.cases import Call, close, complaint, fact
 from autograder.checking.check import check
 
 ROUTE, PLAN = "14-ex1-route", "14-ex2-plan"
@@ -95,8 +95,8 @@ def _backward(route: Callable, logits: np.ndarray, through: int, slopes: np.ndar
 @check(ROUTE, points=0.25)
 def gradients_flow_through_both(route, *, rng):
     """The logits get a gradient through the probabilities, and through the gates."""
-    logits, slopes = rng.standard_normal((5, 4)), rng.standard_normal((5, 4))
-    p = softmax(logits)
+    logits, slopes = (rng.standard_normal((5, 4)).astype(np.float32) for _ in range(2))
+    p = softmax(logits.astype(np.float64))
     right = close(p * (slopes - (p * slopes).sum(axis=1, keepdims=True)), rtol=1e-5)
     for through, name in ((0, "the probabilities"), (2, "the gates")):
         what = f"the gradient of the logits through {name}"
@@ -108,10 +108,11 @@ def gradients_flow_through_both(route, *, rng):
 
 @dataclass
 class Planned:
-    """What plan returns."""
+    """What plan returns; cut: what is wrong with what a capacity leaves of the order without one."""
 
     order: Any = fact("the order")
     counts: Any = fact("the list of counts")
+    cut: str = complaint()
 
 
 def places(chosen: np.ndarray, experts: int, most: int | None) -> list[list[int]]:
@@ -146,13 +147,41 @@ def places_are_ordered(plan, *, rng):
     yield from _plans(plan, rng, [(5, 3, 1, None), (9, 4, 2, None), (8, 5, 3, None), (0, 4, 2, None)], "order")
 
 
+def _twice(plan: Callable, chosen: torch.Tensor, experts: int, most: int) -> list[list[int]]:
+    """The orders without and with the capacity."""
+    return [plan(chosen.clone(), experts, limit)[0].tolist() for limit in (None, most)]
+
+
+def _cut(orders: list[list[int]], chosen: torch.Tensor, experts: int, most: int) -> Planned:
+    """Are the places of each expert, in the order with the capacity, its first ones in the order without?"""
+    (whole, left), start = orders, 0
+    expected = []
+    for count in np.bincount(chosen.flatten().numpy(), minlength=experts):
+        expected += whole[start : start + min(count, most)]
+        start += count
+    return Planned(cut="" if left == expected else f"of the order {whole} it leaves {left}, expected {expected}")
+
+
+def _cuts(plan: Callable, rng: np.random.Generator, kinds: list[tuple]):
+    for call in _plans(plan, rng, kinds, "order"):
+        name = f"a capacity of {call.args[2]}, {len(call.args[0])} tokens, k = {call.args[0].shape[1]}"
+        how = {"gives": Planned(cut=""), "sees": lambda orders, _, *given: _cut(orders, *given)}
+        yield Call(_twice, plan, *call.args, name=name, shows=call.shows, **how)
+
+
 @check(PLAN, points=0.5)
 def the_first_ones_stay(plan, *, rng):
-    """With a capacity, the first places of each expert stay."""
-    yield from _plans(plan, rng, [(12, 4, 1, 3), (10, 3, 1, 2), (6, 3, 1, 6)], "order")
+    """With a capacity, the first places of each expert stay, of those that it has without one."""
+    yield from _cuts(plan, rng, [(12, 4, 1, 3), (9, 3, 2, 3), (8, 4, 3, 2), (6, 3, 1, 6)])
 
 
-@check(PLAN, points=0.5)
+@check(PLAN, points=0.25)
+def a_capacity_of_0_keeps_none(plan, *, rng):
+    """With a capacity of 0 no place stays."""
+    yield from _plans(plan, rng, [(5, 3, 1, 0), (4, 3, 2, 0)], "order")
+
+
+@check(PLAN, points=0.25)
 def kept_places_are_counted(plan, *, rng):
     """The counts are those of the kept places, with zeros."""
     yield from _plans(plan, rng, [(3, 8, 1, None), (9, 4, 2, 2), (6, 3, 3, 4)], "counts")

@@ -10,7 +10,7 @@ import numpy as np
 
 from autograder.checking.cases import Call, fact
 from autograder.checking.check import check
-from ranks.cluster import Cluster, find
+from machines.cluster import Cluster, find
 
 NUMBERING = "15-ex3-numbering"
 

@@ -1,7 +1,7 @@
 """Exercises 6 and 7: the parts of a step's time.
 
-Machines are drawn: their links, the size of a domain, and how many ports it has. `ranks.cluster` gives the time of one
-collective; how many there are, of how many bytes, and over which ranks, is counted here.
+Machines are drawn: their links, the size of a domain, and how many ports it has. `machines.cluster` gives the time of
+one collective; how many there are, of how many bytes, and over which ranks, is counted here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from autograder.checking.cases import Call, close
 from autograder.checking.check import check
-from ranks.cluster import Cluster, find
-from ranks.model import LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, Model, parameters
+from machines.cluster import Cluster, find
+from machines.model import LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, Model, parameters
 
 COST, PORTS = "15-ex6-cost", "15-ex7-ports"
 MODELS = (LLAMA3_8B, LLAMA3_70B, LLAMA3_405B)

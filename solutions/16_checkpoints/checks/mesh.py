@@ -5,7 +5,6 @@ The oracle of a rank's box cuts an array with numpy, axis after axis; that of `l
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,10 +15,9 @@ import numpy as np
 
 from autograder.checking.cases import Call, complaint, fact
 from autograder.checking.check import check
-from autograder.checking.instruments.filesystem import namespaces
 
 from .format import Saved, scratch, spoil, write_checkpoint
-from .states import plain, refused, told
+from .states import fair, plain, refused, told
 
 MESH = "16-ex4-reshard"
 
@@ -48,19 +46,36 @@ def _lists(found: Any, *_: Any) -> Any:
     return [list(pair) for pair in found] if isinstance(found, list) else found
 
 
-@check(MESH, points=0.75)
+def _boxes(box: Any, *tried: tuple[list[int], dict, dict]) -> Iterator[Call]:
+    """Every rank's box of these (shape, cut, mesh)."""
+    for shape, cut, mesh in tried:
+        for rank in range(math.prod(mesh.values())):
+            yield Call(box, shape, cut, mesh, rank, gives=_box(shape, cut, mesh, rank), sees=_lists)
+
+
+@check(MESH, points=0.25)
 def boxes_follow_the_mesh(box: Any, *, rng: np.random.Generator) -> Iterator[Call]:
-    """Every rank's box, with rows and columns cut by one axis or by several, evenly or not."""
+    """Every rank's box, with rows and columns cut by one axis each, evenly or not."""
     n, m = (int(k) for k in rng.integers(7, 12, 2))
-    for shape, cut, mesh in (
+    yield from _boxes(
+        box,
         ([n], {"dp": 0}, {"dp": 3}),
         ([n, m], {"dp": 0, "tp": 1}, {"dp": 2, "tp": 3}),
         ([n, m], {"tp": 0}, {"dp": 2, "tp": 2}),
-        ([24, 5], {"tp": 0, "dp": 0}, {"dp": 2, "tp": 3}),
         ([4, n, 3], {"tp": 1, "pp": 0}, {"pp": 2, "dp": 2, "tp": 2}),
-    ):
-        for rank in range(math.prod(mesh.values())):
-            yield Call(box, shape, cut, mesh, rank, gives=_box(shape, cut, mesh, rank), sees=_lists)
+    )
+
+
+@check(MESH, points=0.5)
+def two_axes_cut_one_dimension(box: Any, *, rng: np.random.Generator) -> Iterator[Call]:
+    """Where several axes cut one dimension, each cuts what the axes before it in the mesh have left."""
+    n, m = (int(k) for k in rng.integers(2, 6, 2))
+    yield from _boxes(
+        box,
+        ([6 * n, m], {"dp": 0, "tp": 0}, {"dp": 2, "tp": 3}),
+        ([6 * n, m], {"tp": 0, "dp": 0}, {"dp": 2, "tp": 3}),
+        ([m, 12 * n], {"tp": 1, "pp": 1}, {"pp": 3, "dp": 2, "tp": 2}),
+    )
 
 
 @check(MESH, points=0.25)
@@ -113,10 +128,12 @@ def _held(wholes: dict[str, np.ndarray], layout: dict, rank: int) -> dict[str, n
 
 def _saved(wholes: dict[str, np.ndarray], layout: dict) -> Saved:
     pieces = [_held(wholes, layout, rank) for rank in range(math.prod(layout["mesh"].values()))]
-    flat = [{name: ("float32", piece.tobytes()) for name, piece in held.items()} for held in pieces]
+    flat = [{name: (KINDS[piece.dtype.name], piece.tobytes()) for name, piece in held.items()} for held in pieces]
     return Saved(10, flat, {"layout": layout})
 
 
+#: A dtype of numpy, and the one of the tensor with these bytes.
+KINDS = {"float32": "float32", "int64": "int64", "float64": "float64", "uint16": "bfloat16"}
 OFF: list[dict] = [{}, {}, {}]
 ROWS_AND_COLUMNS: list[dict] = [{"dp": 0, "tp": 1}, {"tp": 0}, {}]
 STAGES: list[dict] = [{"pp": 0}, {"pp": 1}, {"pp": 1}]
@@ -147,42 +164,32 @@ def _common(wanted: list, saved: list) -> list[tuple[int, int]] | None:
     return None if any(begin >= end for begin, end in both) else both
 
 
-@contextlib.contextmanager
-def _fair(load_resharded: Any) -> Iterator[None]:
-    """Inside, the answer's `box` and `overlap` are right ones: their faults cost elsewhere."""
-    spaces = namespaces((load_resharded,))
-    own = [(space.get("box"), space.get("overlap")) for space in spaces]
-    for space in spaces:
-        space.update(box=_begins_and_ends, overlap=_common)
-    try:
-        yield
-    finally:
-        for space, (box, overlap) in zip(spaces, own, strict=True):
-            space.update(box=box, overlap=overlap)
-
-
 def _refused(mentions: tuple[str, ...], load_resharded: Any, *args: Any) -> str:
-    with _fair(load_resharded):
+    with fair(load_resharded, box=_begins_and_ends, overlap=_common):
         return refused(mentions, load_resharded, *args)
 
 
 def _loaded(load_resharded: Any, path: Path, layout: dict, rank: int) -> Loaded:
-    with _fair(load_resharded):
+    with fair(load_resharded, box=_begins_and_ends, overlap=_common):
         found, said = told(load_resharded, path, layout, rank)
     if said:
         return Loaded(f"load_resharded raised {said}", {})
     return Loaded("", {name: [list(t.shape), plain({name: t.flatten()})[name]] for name, t in found.items()})
 
 
+def _described(part: np.ndarray) -> list:
+    return [list(part.shape), [KINDS[part.dtype.name], part.tobytes().hex()]]
+
+
 def _loads(name: str, load_resharded: Any, path: Path, wholes: dict, layout: dict) -> Iterator[Call]:
     """Each rank's load gives what it holds in the layout."""
     for rank in range(math.prod(layout["mesh"].values())):
         held = _held(wholes, layout, rank)
-        gives = Loaded("", {k: [list(part.shape), ["float32", part.tobytes().hex()]] for k, part in held.items()})
+        gives = Loaded("", {k: _described(part) for k, part in held.items()})
         yield Call(_loaded, load_resharded, path, layout, rank, gives=gives, name=f"{name}, rank {rank}")
 
 
-@check(MESH, points=1.5)
+@check(MESH, points=0.75)
 def any_mesh_loads_what_another_saved(load_resharded: Any, *, rng: np.random.Generator) -> Iterator[Call]:
     """Every rank of a new mesh gets its rows and columns of each of its tensors, whatever the old mesh was."""
     wholes = _wholes(rng)
@@ -192,6 +199,17 @@ def any_mesh_loads_what_another_saved(load_resharded: Any, *, rng: np.random.Gen
     for name, old, new in (("rows to grid", rows, grid), ("grid to columns", grid, columns), ("to rows", grid, rows)):
         path = write_checkpoint(scratch(), _saved(wholes, old))
         yield from _loads(name, load_resharded, path, wholes, new)
+
+
+@check(MESH, points=0.75)
+def pieces_keep_their_dtypes(load_resharded: Any, *, rng: np.random.Generator) -> Iterator[Call]:
+    """Tensors of other dtypes than float32 come back in theirs, with the same bytes."""
+    made = zip(_wholes(rng).items(), ("int64", "float64", "uint16"), (2**40, 1e-9, 0), strict=True)
+    wholes = {name: whole.astype(dtype) + np.dtype(dtype).type(more) for (name, whole), dtype, more in made}
+    rows = _layout(wholes, {"dp": 3}, [{"dp": 0}] * 3, OFF)
+    grid = _layout(wholes, {"dp": 2, "tp": 2}, ROWS_AND_COLUMNS, OFF)
+    path = write_checkpoint(scratch(), _saved(wholes, rows))
+    yield from _loads("int64, float64 and bfloat16", load_resharded, path, wholes, grid)
 
 
 @check(MESH, points=0.25)

@@ -30,7 +30,7 @@ from .format import (
     scratch,
     write_checkpoint,
 )
-from .states import refused, state_of, told
+from .states import fair, refused, state_of, told
 
 SAVE = "16-ex2-save"
 
@@ -50,15 +50,22 @@ class Save:
     durable: str = complaint()
 
 
-def _save(rank: int, world_size: int, folder: Path, save_sharded: Any, saved: Saved, members: list[int] | None) -> Save:
-    """One save by all ranks, or by some as a group of their own. The last rank begins late, the rename takes long."""
+def _save(
+    rank: int, world_size: int, folder: Path, save_sharded: Any, saved: Saved, members: list[int] | None, slow: bool
+) -> Save:
+    """One save by all ranks, or by some as a group of their own. The last rank begins late, the rename takes long.
+
+    slow: making a folder takes long, on all ranks, so that two of them that make the same one meet.
+    """
     root, group = folder / "files", dist.new_group(members) if members else None
-    log, late = Log(folder / "log", rank, root), {"begin": rank == world_size - 1}
+    log, late = Log(folder / "log", rank, root), {"begin": rank == world_size - 1 and not slow}
 
     @contextlib.contextmanager
     def at(kind, path, target, fd):
         if late.pop("begin", False) or (kind == "rename" and Path(target) == root / saved.name):
             time.sleep(0.1)
+        if slow and kind == "make":
+            time.sleep(0.2)
         with log.at(kind, path, target, fd):
             yield
 
@@ -67,7 +74,7 @@ def _save(rank: int, world_size: int, folder: Path, save_sharded: Any, saved: Sa
     known, found = calls_on_default_group(), Save()
     if members is None or rank in members:
         own = members.index(rank) if members else rank
-        with objects_sent() as sizes:
+        with objects_sent() as sizes, fair(save_sharded):
             path, said = told(save_sharded, state_of(saved, own), root, saved.step, *([group] if members else []))
         there = os.path.isdir(root / saved.name)
         log.returned()
@@ -80,7 +87,13 @@ def _save(rank: int, world_size: int, folder: Path, save_sharded: Any, saved: Sa
 
 
 def _case(
-    name: str, ranks: int, save_sharded: Any, saved: Saved, expect: list[Save], members: list[int] | None = None
+    name: str,
+    ranks: int,
+    save_sharded: Any,
+    saved: Saved,
+    expect: list[Save],
+    members: list[int] | None = None,
+    slow: bool = False,
 ) -> Case:
     """A save; on rank 0 also what its folder holds, and whether it came there durably."""
     folder = scratch()
@@ -94,18 +107,28 @@ def _case(
         root = sorted(entry.name for entry in path.parent.iterdir())
         return [replace(found[0], checkpoint=contents(path), root=root, durable=durable), *found[1:]]
 
-    args = (folder, save_sharded, saved, members)
+    args = (folder, save_sharded, saved, members, slow)
     return Case(name, ranks, _save, args, expect, parts=0, sees=sees)
 
 
-@check(SAVE, points=1.5)
+@check(SAVE, points=0.75)
 def saves_what_the_manifest_says(save_sharded: Any, *, rng: np.random.Generator) -> Iterator[Case]:
-    """Each rank writes its own pieces and sends no tensor; the folder holds them, the manifest and the values."""
-    for ranks, saved in ((3, draw(rng, 3, 123456789)), (1, draw(rng, 1, 10)), (2, draw(rng, 2, 9, numel=60_000))):
+    """Each rank writes its own pieces and sends no tensor; the folder, made by one, holds them and the manifest."""
+    drawn = (draw(rng, 3, 123456789, values=False), draw(rng, 1, 10, values=False))
+    for ranks, saved in zip((3, 1, 2), (*drawn, draw(rng, 2, 9, numel=60_000, values=False)), strict=True):
         owned = [sum(len(data) for _, data in one.values()) for one in saved.pieces]
         expect = [Save("", saved.name, ANY, at_most(own + BOOKKEEPING), at_most(BOOKKEEPING)) for own in owned]
         expect[0].checkpoint, expect[0].root = contents_of(saved), [saved.name]
-        yield _case(f"step {saved.step}", ranks, save_sharded, saved, expect)
+        yield _case(f"step {saved.step}", ranks, save_sharded, saved, expect, slow=ranks == 3)
+
+
+@check(SAVE, points=0.5)
+def plain_values_stay_what_they_are(save_sharded: Any, *, rng: np.random.Generator) -> Iterator[Case]:
+    """Numbers, strings, lists and dicts of the state are the manifest's values."""
+    saved = draw(rng, 2, int(rng.integers(10, 99)))
+    expect = [Save("", saved.name), Save("", saved.name)]
+    expect[0].checkpoint = contents_of(saved)
+    yield _case(f"step {saved.step}", 2, save_sharded, saved, expect)
 
 
 ANY = Save().there
@@ -141,7 +164,8 @@ class Commit:
 def _commit(rank: int, world_size: int, folder: Path, commit: Any, manifest: dict) -> Commit:
     log = logged(folder, 0, commit)
     log.add("begin")
-    commit(log.root / ".tmp_x", log.root / "step_00000010", manifest)
+    with fair(commit):
+        commit(log.root / ".tmp_x", log.root / "step_00000010", manifest)
     log.returned()
     return Commit()
 
@@ -170,11 +194,16 @@ def commits_durably_by_one_rename(commit: Any, save_sharded: Any, *, rng: np.ran
 # ---- saves that must fail ----
 
 #: What is wrong, the step, what the error must contain, and the ends of the names of files for which disks are full.
-FAILING: list[tuple[str, int, str, dict[int, str]]] = [
+Faults = list[tuple[str, int, str, dict[int, str]]]
+FAILING: Faults = [
     ("the step is there already", 20, "step_00000020", {}),
     ("the step is there already, an empty folder", 21, "step_00000021", {}),
     ("rank 1's disk is full", 31, "No space left", {1: ".bin"}),
     ("rank 0's disk is full", 32, "No space left", {0: ".bin"}),
+]
+UNCOMMITTED: Faults = [
+    ("rank 0's disk is full when it writes the manifest", 33, "No space left", {0: "manifest.json"}),
+    ("rank 0's disk is full when it writes the manifest's digest", 34, "No space left", {0: "manifest.sha256"}),
 ]
 
 
@@ -187,7 +216,9 @@ class Failing:
     when: str = ""
 
 
-def _fail(rank: int, world_size: int, folder: Path, save_sharded: Any, saves: list[Saved]) -> list[Failing]:
+def _fail(
+    rank: int, world_size: int, folder: Path, save_sharded: Any, faults: Faults, saves: list[Saved]
+) -> list[Failing]:
     root, full = folder / "files", {"suffix": ""}
 
     @contextlib.contextmanager
@@ -198,14 +229,16 @@ def _fail(rank: int, world_size: int, folder: Path, save_sharded: Any, saves: li
 
     watch(root, at, save_sharded)
     found = []
-    for saved, (what, _, mentions, disks) in zip(saves[:-1], FAILING, strict=True):
+    for saved, (what, _, mentions, disks) in zip(saves, faults, strict=False):
         dist.barrier()
         full["suffix"] = disks.get(rank, "")
-        wrong = refused((mentions,), save_sharded, state_of(saved, rank), root, saved.step)
+        with fair(save_sharded):
+            wrong = refused((mentions,), save_sharded, state_of(saved, rank), root, saved.step)
         full["suffix"] = ""
         found.append(Failing(f"{what}: {wrong}" if wrong else ""))
     dist.barrier()
-    _, said = told(save_sharded, state_of(saves[-1], rank), root, saves[-1].step)
+    with fair(save_sharded):
+        _, said = told(save_sharded, state_of(saves[-1], rank), root, saves[-1].step)
     dist.barrier()
     return [*found, Failing(f"a save after those that failed raised {said}" if said else "")]
 
@@ -213,12 +246,24 @@ def _fail(rank: int, world_size: int, folder: Path, save_sharded: Any, saves: li
 @check(SAVE, points=0.5)
 def saving_fails_on_all_ranks(save_sharded: Any, *, rng: np.random.Generator) -> Iterator[Case]:
     """A save that cannot succeed raises the same error on every rank, commits nothing, and leaves the next one free."""
-    folder, saves = scratch(), [draw(rng, 3, step, values=False) for step in (*(case[1] for case in FAILING), 40)]
-    there = draw(rng, 2, 20)
+    folder, there = scratch(), draw(rng, 2, 20)
     write_checkpoint(folder / "files", there)
     (folder / "files" / "step_00000021").mkdir()
     empty = contents(folder / "files" / "step_00000021")
-    right = {there.name: contents_of(there), "step_00000021": empty, saves[-1].name: contents_of(saves[-1])}
+    yield _failing(save_sharded, rng, folder, FAILING, {there.name: contents_of(there), "step_00000021": empty})
+
+
+@check(SAVE, points=0.25)
+def failed_commits_are_told_to_all(save_sharded: Any, *, rng: np.random.Generator) -> Iterator[Case]:
+    """If rank 0 cannot write the manifest, every rank raises its error, and nothing is committed."""
+    folder = scratch()
+    (folder / "files").mkdir()
+    yield _failing(save_sharded, rng, folder, UNCOMMITTED, None)
+
+
+def _failing(save_sharded: Any, rng: np.random.Generator, folder: Path, faults: Faults, right: dict | None) -> Case:
+    """Saves that must fail, and one that must not. right: what is in the folder before it, if that counts."""
+    saves = [draw(rng, 3, step, values=False) for step in (*(fault[1] for fault in faults), 40)]
 
     def sees(found: list[list[Failing]]) -> list[list[Failing]]:
         # What has a temporary name is looked at by leftovers_of_a_killed_save_are_cleared.
@@ -226,5 +271,7 @@ def saving_fails_on_all_ranks(save_sharded: Any, *, rng: np.random.Generator) ->
         return found
 
     expect = [[Failing("") for _ in saves] for _ in range(3)]
-    expect[0][-1].root = right
-    yield Case("saves that fail, and one", 3, _fail, (folder, save_sharded, saves), expect, parts=0, sees=sees)
+    if right is not None:
+        expect[0][-1].root = {**right, saves[-1].name: contents_of(saves[-1])}
+    args = (folder, save_sharded, faults, saves)
+    return Case("saves that fail, and one", 3, _fail, args, expect, parts=0, sees=sees)

@@ -29,7 +29,7 @@ from autograder.checking.stage import run_ranks
 from ranks import record, stopwatch
 
 from .format import Saved, contents, contents_of, draw, scratch, scratch_folder
-from .states import state_of, told
+from .states import fair, state_of, told
 
 #: Seconds for a save to end of itself once its other rank was killed.
 GRACE = 5.0
@@ -59,18 +59,21 @@ def _copied(rank: int, world_size: int, folder: Path, save_sharded: Any, old: Sa
         finally:
             fcntl.flock(lock, fcntl.LOCK_UN)
 
-    save_sharded(state_of(old, rank), root, old.step)
-    dist.barrier()
-    watch(root, at, save_sharded)
-    save_sharded(state_of(new, rank), root, new.step)
-    dist.barrier()
+    with fair(save_sharded):
+        save_sharded(state_of(old, rank), root, old.step)
+        dist.barrier()
+        watch(root, at, save_sharded)
+        save_sharded(state_of(new, rank), root, new.step)
+        dist.barrier()
     return Again("")
 
 
 def _again(rank: int, world_size: int, folder: Path, save_sharded: Any, saved: Saved) -> Again:
     for over in folder.glob(f"copies/*/{saved.name}"):
         shutil.rmtree(over.parent)
-    raised = [told(save_sharded, state_of(saved, 0), copy, saved.step)[1] for copy in sorted(folder.glob("copies/*"))]
+    copies = sorted(folder.glob("copies/*"))
+    with fair(save_sharded):
+        raised = [told(save_sharded, state_of(saved, 0), copy, saved.step)[1] for copy in copies]
     return Again(next((f"save_sharded raised {said}" for said in raised if said), ""))
 
 
@@ -118,7 +121,7 @@ def _forked(folder: Path, save_sharded: Callable, saved: Saved, rank: int, world
         yield
 
     watch(folder / "root", at, save_sharded)
-    with contextlib.suppress(Exception):  # the other rank may be dead
+    with contextlib.suppress(Exception), fair(save_sharded):  # the other rank may be dead
         save_sharded(state_of(saved, rank), folder / "root", saved.step)
     (folder / f"kinds.{rank}").write_text(" ".join(kinds))
     os._exit(0)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import hashlib
+import inspect
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
+
+from autograder.checking.instruments.filesystem import namespaces
 
 from .format import Saved
 
@@ -69,3 +76,69 @@ def refused(mentions: tuple[str, ...], function: Callable, *args: Any) -> str:
         if not re.search(rf"(?<!\w){word}(?!\w)" if word.isdigit() else re.escape(word), text):
             return f"the CheckpointError should contain {word!r}, but it says {text!r}"
     return ""
+
+
+# ---- right functions in place of a student's ----
+
+
+@contextlib.contextmanager
+def fair(function: Any, **right: Callable) -> Iterator[None]:
+    """Inside, what an answer calls of exercise 1 is right, and so is what is named: their faults cost elsewhere.
+
+    A function of the student's that takes other arguments than the statement says stays: its caller counts on them.
+    """
+    spaces = namespaces((function,))
+    for space in spaces:
+        error = space.get("CheckpointError", RuntimeError)
+        read_shard = lambda folder, entry, error=error: _read_shard(folder, entry, error)  # noqa: E731
+        names = {"write_durably": _write_durably, "write_shard": _write_shard, "read_shard": read_shard, **right}
+        space["_own"] = {name: space[name] for name in names if _takes(space.get(name), ARGUMENTS.get(name))}
+        space.update({name: names[name] for name in space["_own"]})
+    try:
+        yield
+    finally:
+        for space in spaces:
+            space.update(space.pop("_own", {}))
+
+
+#: What the functions of exercise 1 take.
+ARGUMENTS = {
+    "write_durably": ["path", "data"],
+    "write_shard": ["folder", "rank", "tensors"],
+    "read_shard": ["folder", "entry"],
+}
+
+
+def _takes(function: Any, names: list[str] | None) -> bool:
+    return callable(function) and (names is None or list(inspect.signature(function).parameters) == names)
+
+
+def _write_durably(path: Any, data: bytes) -> str:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return hashlib.sha256(data).hexdigest()
+
+
+def _write_shard(folder: Any, rank: int, tensors: dict) -> dict:
+    data, table, file = b"", {}, f"shard_{rank:05d}.bin"
+    for name, tensor in tensors.items():
+        dtype, text = _piece(tensor)
+        table[name] = {"dtype": dtype, "offset": len(data), "numel": tensor.numel()}
+        data += bytes.fromhex(text)
+    digest = _write_durably(Path(folder, file), data)
+    return {"rank": rank, "file": file, "bytes": len(data), "sha256": digest, "tensors": table}
+
+
+def _read_shard(folder: Any, entry: dict, error: type[Exception]) -> dict:
+    path = Path(folder, entry["file"])
+    data = path.read_bytes() if path.is_file() else b""
+    if (len(data), hashlib.sha256(data).hexdigest()) != (entry["bytes"], entry["sha256"]):
+        raise error(f"{path} is missing or damaged")
+    found = {}
+    for name, place in entry["tensors"].items():
+        dtype = getattr(torch, place["dtype"])
+        piece = bytearray(data[place["offset"] :][: place["numel"] * dtype.itemsize])
+        found[name] = torch.frombuffer(piece, dtype=dtype) if piece else torch.empty(0, dtype=dtype)
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,15 @@ def _drive_check_step(rank: int, world_size: int, check_step: Any, cases: list[d
     return outcomes
 
 
-@check("17-ex3-invariants", points=2.5)
-def step_invariants_are_told_by_all_ranks(check_step, *, rng):
-    """What does not hold is a RuntimeError on every rank, with the invariant, the rank and the step."""
-    numel, step = int(rng.integers(100, 1000)) * 4 + 1, int(rng.integers(11, 99))
-    held, nan = 12 * (numel // 4 + 1), math.nan
+def _expect_steps(
+    check_step: Any, rng: Any, number_of_ranks: int, cases: Callable[..., list[tuple]], padded: int = 0
+) -> None:
+    """Of each (case, what is changed in a healthy step, word, culprit) all ranks say the same; in a drawn order.
+
+    padded: so many parameters more than a multiple of four.
+    """
+    numel, step = int(rng.integers(100, 1000)) * 4 + padded, int(rng.integers(11, 99))
+    held = 12 * -(numel // -number_of_ranks)
     good = {
         "step": step,
         "losses": [4.2, 4.0, 3.9],
@@ -42,51 +47,87 @@ def step_invariants_are_told_by_all_ranks(check_step, *, rng):
         "state_bytes": held,
         "numel": numel,
     }
+    tried = [("all is well", {}, "", None), *cases(held, numel)]
+    order = rng.permutation(len(tried)).tolist()  # an answer must not know a case by its number
+    results = run_ranks(_drive_check_step, number_of_ranks, (check_step, [{**good, **tried[i][1]} for i in order]))
+    for number, (case, _, word, culprit) in enumerate(tried):
+        expect_told(case, [mine[order.index(number)] for mine in results], word, culprit, step)
+
+
+@check("17-ex3-invariants", points=1)
+def losses_that_do_not_fall_are_told_by_all_ranks(check_step, *, rng):
+    """A loss that does not fall, on whichever rank, is a RuntimeError on all, with loss, the rank and the step."""
     falls, rises = [4.2, 4.0, 3.9], [4.2, 4.0, 4.1]
-    cases: list[tuple[str, dict, str, int | None]] = [
-        ("all is well", {}, "", None),
-        ("the loss rises on rank 2", {"losses": (falls, falls, rises, falls)}, "loss", 2),
-        ("the loss is nan on ranks 1 and 3", {"losses": (falls, [4.2, 4.0, nan], falls, [4.2, nan])}, "loss", 1),
-        (
-            "the loss of rank 3 and the parameters of rank 1",
-            {"losses": (falls, falls, falls, rises), "digest": ("a", "b", "a", "a")},
-            "loss",
-            3,
-        ),
-        ("the loss stays as it is", {"losses": [4.2, 4.0, 4.0]}, "loss", 0),
-        ("the loss rises a little", {"losses": [4.0, 4.0000001]}, "loss", 0),
+
+    def cases(held, numel):
+        del numel
+        mixed = {"losses": (falls, falls, falls, rises), "digest": ("a", "b", "a", "a")}
+        return [
+            ("the loss rises on rank 2", {"losses": (falls, falls, rises, falls)}, "loss", 2),
+            ("the losses of ranks 1 and 3 rise", {"losses": (falls, rises, falls, rises)}, "loss", 1),
+            ("the loss of rank 3 and the parameters of rank 1", mixed, "loss", 3),
+            ("the loss stays as it is", {"losses": [4.2, 4.0, 4.0]}, "loss", 0),
+            ("the loss rises a little", {"losses": [4.0, 4.0000001]}, "loss", 0),
+            ("an earlier rise", {"losses": [4.2, 4.5, 4.4]}, "", None),
+            ("a single loss", {"losses": [4.2]}, "", None),
+            ("a rise where falling is off", {"losses": [4.2, 5.0], "falling": False}, "", None),
+            ("loss and bytes", {"losses": [1.0, 2.0], "state_bytes": held - 12}, "loss", 0),
+        ]
+
+    _expect_steps(check_step, rng, 4, cases)
+
+
+@check("17-ex3-invariants", points=0.75)
+def parameters_are_those_of_most_ranks(check_step, *, rng):
+    """A norm or a digest that most ranks do not have is told by all ranks, with parameters, the rank and the step."""
+
+    def cases(held, numel):
+        del numel
+        mixed = {"digest": ("a", "a", "b", "a"), "state_bytes": (held, 0, held, held)}
+        return [
+            ("the norm of rank 2 differs", {"norm": (13.25, 13.25, 13.250001, 13.25)}, "parameters", 2),
+            ("the digests of ranks 1 and 3 differ", {"digest": ("a", "b", "a", "c")}, "parameters", 1),
+            ("rank 0 differs from all others", {"digest": ("x", "y", "y", "y")}, "parameters", 0),
+            ("two ranks against two", {"digest": ("y", "x", "x", "y")}, "parameters", 1),
+            ("parameters of 2 and bytes of 1", mixed, "parameters", 2),
+        ]
+
+    _expect_steps(check_step, rng, 4, cases)
+
+
+@check("17-ex3-invariants", points=0.5)
+def bytes_are_those_of_a_shard(check_step, *, rng):
+    """Bytes that are not 12 for each number of a shard, rounded up, are told by all ranks."""
+
+    def cases(held, numel):
+        return [
+            ("rank 3 holds 4 bytes more", {"state_bytes": (held, held, held, held + 4)}, "bytes", 3),
+            ("rank 1 holds no moments", {"state_bytes": (held, held // 3, held, held)}, "bytes", 1),
+            ("no rank shards", {"state_bytes": 12 * numel}, "bytes", 0),
+            ("rank 2 does not round up", {"state_bytes": (held, held, held - 12, held)}, "bytes", 2),
+        ]
+
+    _expect_steps(check_step, rng, 4, cases, padded=1)
+    _expect_steps(
+        check_step, rng, 1, lambda held, numel: [("one rank without moments", {"state_bytes": held // 3}, "bytes", 0)]
+    )
+
+
+@check("17-ex3-invariants", points=0.5)
+def nan_is_no_fall_and_equal_to_nan(check_step, *, rng):
+    """A loss of nan does not fall, nor does a loss after nan; a norm that is nan on all ranks is the same on all."""
+    nan = math.nan
+    # One rank has nobody to tell, so that only what counts as a fall is judged.
+    losses = [
         ("the loss is nan", {"losses": [4.2, 4.0, nan]}, "loss", 0),
         ("the loss after a nan", {"losses": [4.2, nan, 4.0]}, "loss", 0),
-        ("an earlier rise", {"losses": [4.2, 4.5, 4.4]}, "", None),
-        ("a single loss", {"losses": [4.2]}, "", None),
-        ("a rise where falling is off", {"losses": [4.2, 5.0], "falling": False}, "", None),
-        ("the norm of rank 2 differs", {"norm": (13.25, 13.25, 13.250001, 13.25)}, "parameters", 2),
-        ("the digests of ranks 1 and 3 differ", {"digest": ("a", "b", "a", "c")}, "parameters", 1),
-        ("rank 0 differs from all others", {"digest": ("x", "y", "y", "y")}, "parameters", 0),
-        ("rank 0's norm alone is nan", {"norm": (nan, 1.0, 1.0, 1.0)}, "parameters", 0),
-        ("two ranks against two", {"digest": ("y", "x", "x", "y")}, "parameters", 1),
+    ]
+    norms = [
         ("the norm is nan on all ranks", {"norm": nan}, "", None),
         ("the norm is nan on rank 3", {"norm": (1.0, 1.0, 1.0, nan)}, "parameters", 3),
-        ("rank 3 holds 4 bytes more", {"state_bytes": (held, held, held, held + 4)}, "bytes", 3),
-        ("rank 1 holds no moments", {"state_bytes": (held, held // 3, held, held)}, "bytes", 1),
-        ("no rank shards", {"state_bytes": 12 * numel}, "bytes", 0),
-        ("rank 2 does not round up", {"state_bytes": (held, held, held - 12, held)}, "bytes", 2),
-        ("loss and bytes", {"losses": [1.0, 2.0], "state_bytes": 0}, "loss", 0),
-        (
-            "parameters of 2 and bytes of 1",
-            {"digest": ("a", "a", "b", "a"), "state_bytes": (held, 0, held, held)},
-            "parameters",
-            2,
-        ),
     ]
-    order = rng.permutation(len(cases)).tolist()  # an answer must not know a case by its number
-    results = run_ranks(_drive_check_step, 4, (check_step, [{**good, **cases[i][1]} for i in order]))
-    for number, (case, _, word, culprit) in enumerate(cases):
-        expect_told(case, [mine[order.index(number)] for mine in results], word, culprit, step)
-    one = [{**good, "numel": 7, "state_bytes": 84}, {**good, "numel": 7, "state_bytes": 28}]
-    results = run_ranks(_drive_check_step, 1, (check_step, one))
-    expect_told("one rank, all is well", [results[0][0]], "", None, step)
-    expect_told("one rank without moments", [results[0][1]], "bytes", 0, step)
+    _expect_steps(check_step, rng, 1, lambda held, numel: losses)
+    _expect_steps(check_step, rng, 4, lambda held, numel: norms)
 
 
 def _drive_check_start(rank: int, world_size: int, check_start: Any, cases: list[tuple]) -> list[tuple]:
@@ -155,13 +196,21 @@ def _drive_save(rank: int, world_size: int, save_verified: Any, root: str, cases
     return outcomes
 
 
-@check("17-ex3-invariants", points=1.5, fixed=EVENTS)
+@check("17-ex3-invariants", points=0.75, fixed=EVENTS)
 def checkpoints_are_read_back(save_verified):
     """What was saved is loaded and compared; a difference on one rank stops all; CheckpointError passes through."""
-    cases = [
-        ("well", "", 0), ("one bit", "load", 2), ("a value", "load", 1), ("one bit", "save", 1),
-        ("a name", "load", 0), ("a dtype", "load", 1), ("again", "", 0),
-    ]  # fmt: skip
+    _expect_saves(save_verified, [("well", "", 0), ("one bit", "load", 2), ("one bit", "save", 1), ("again", "", 0)])
+
+
+@check("17-ex3-invariants", points=0.5, fixed=EVENTS)
+def numbers_and_types_of_a_checkpoint_count(save_verified):
+    """A checkpoint with another learning rate, without a tensor, or with one of another dtype is not what was saved."""
+    cases = [("well", "", 0), ("a value", "load", 1), ("a name", "load", 0), ("a dtype", "load", 1)]
+    _expect_saves(save_verified, cases)
+
+
+def _expect_saves(save_verified: Any, cases: list[tuple[str, str, int]]) -> None:
+    """Of each (what is spoiled, where, on which rank) all ranks say the same."""
     with tempfile.TemporaryDirectory(prefix="check-") as root:
         results = run_ranks(_drive_save, 3, (save_verified, root, cases))
         for number, (how, where, culprit) in enumerate(cases):

@@ -20,13 +20,14 @@ from autograder.checking.check import check
 from .common import equip
 
 DECAY, EVALUATE = "17-ex7-decay", "17-ex8-evaluate"
+#: The learning rate with which an optimizer is made.
+LR = 0.123
 
 
-@check(DECAY, points=1)
-def the_rate_rises_and_falls(rate, *, rng):
-    """A linear warm-up that ends at the peak, then half a cosine that ends at a twentieth of it."""
-    for steps, warmup in ((10, 0.2), (320, 0.1), (7, 0.0), (int(rng.integers(20, 99)), float(rng.uniform(0.05, 0.4)))):
-        peak, warm = float(rng.uniform(1e-3, 1e-2)), max(1, round(warmup * steps))
+def _rates(rate: Any, rng: np.random.Generator, runs: tuple[tuple[int, float], ...]) -> Iterator[Call]:
+    """The rate in each step of runs of (steps, warmup)."""
+    for steps, warmup in runs:
+        peak, warm = float(rng.uniform(1e-3, 1e-2)), min(steps - 1, max(1, round(warmup * steps)))
         ends = [*range(1, warm + 1)], [*range(warm, steps + 1)]
         rising = np.interp(ends[0], [0, warm], [0.0, peak])
         falling = peak / 20 + peak * 0.95 * np.cos(np.linspace(0, math.pi / 2, len(ends[1]))) ** 2
@@ -35,6 +36,19 @@ def the_rate_rises_and_falls(rate, *, rng):
             yield Call(
                 rate, step, steps, peak, warmup, gives=close(expected, atol=1e-9 * peak), name=name, what="the rate"
             )
+
+
+@check(DECAY, points=1)
+def the_rate_rises_and_falls(rate, *, rng):
+    """A linear warm-up that ends at the peak, then half a cosine that ends at a twentieth of it."""
+    drawn = (int(rng.integers(20, 99)), float(rng.uniform(0.05, 0.4)))
+    yield from _rates(rate, rng, ((10, 0.2), (320, 0.1), (7, 0.0), drawn))
+
+
+@check(DECAY, points=0.25)
+def the_warm_up_leaves_a_step_for_the_fall(rate, *, rng):
+    """A warm-up of all steps, or nearly all, ends one step before the last, which has a twentieth of the peak."""
+    yield from _rates(rate, rng, ((int(rng.integers(5, 30)), 1.0), (int(rng.integers(5, 9)), 0.99)))
 
 
 @dataclass
@@ -55,7 +69,7 @@ def _step(
 ) -> Stepped:
     equip(optimizer_class)
     params = [nn.Parameter(value) for value in _values(shapes, seed)]
-    optimizer, found = optimizer_class(params, decay, lr=0.123, betas=(0.9, 0.95)), Stepped({}, {})
+    optimizer, found = optimizer_class(params, decay, lr=LR, betas=(0.9, 0.95)), Stepped({}, {})
     for step, lr in enumerate(rates):
         optimizer.zero_grad()
         for param, gradient in zip(params, _values(shapes, seed + 1000 * (step + 1) + rank), strict=True):
@@ -76,7 +90,7 @@ def _by_torch(world_size: int, shapes: list, decay: float, rates: list[float], s
     params, found = [nn.Parameter(value) for value in _values(shapes, seed)], Stepped({}, {})
     groups = [{"params": [p for p in params if p.dim() > 1], "weight_decay": decay}]
     groups.append({"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0})
-    adam = torch.optim.AdamW([group for group in groups if group["params"]], lr=0.123, betas=(0.9, 0.95))
+    adam = torch.optim.AdamW([group for group in groups if group["params"]], lr=LR, betas=(0.9, 0.95))
     for step, lr in enumerate(rates):
         gradients = [_values(shapes, seed + 1000 * (step + 1) + rank) for rank in range(world_size)]
         for param, parts in zip(params, zip(*gradients, strict=True), strict=True):
@@ -94,16 +108,26 @@ def _steps(optimizer_class: Any, name: str, world_size: int, shapes: list, seed:
     if any(len(shape) < 2 for shape in shapes):
         expected.matrices = ...
     arguments = (optimizer_class, shapes, 0.1, rates, seed)
-    return Case(name, world_size, _step, arguments, expect=[expected] * world_size)
+    shows = f"parameters of the shapes {shapes}, decay 0.1, the rates {[round(lr, 3) for lr in rates]}"
+    return Case(name, world_size, _step, arguments, expect=[expected] * world_size, shows=shows)
 
 
-@check(DECAY, points=2)
-def matrices_decay(DecayedOptimizer, *, rng):
-    """A step is torch's AdamW on matrices, with the rate of that step, on 1 to 4 ranks with equal shards."""
+def _matrices(optimizer_class: Any, rng: np.random.Generator, rates: list[float]) -> Iterator[Case]:
     for world_size in (1, 2, 4):
         shapes = [(4, 2 * world_size), (8, 4, world_size)]
-        rates = [float(rate) for rate in rng.uniform(0.01, 0.5, 3)]
-        yield _steps(DecayedOptimizer, "matrices alone", world_size, shapes, int(rng.integers(10**6)), rates)
+        yield _steps(optimizer_class, "matrices alone", world_size, shapes, int(rng.integers(10**6)), rates)
+
+
+@check(DECAY, points=1)
+def matrices_decay(DecayedOptimizer, *, rng):
+    """With a constant rate a step is torch's AdamW on matrices, on 1 to 4 ranks with equal shards."""
+    yield from _matrices(DecayedOptimizer, rng, [LR] * 3)
+
+
+@check(DECAY, points=0.75)
+def the_rate_of_the_step_counts(DecayedOptimizer, *, rng):
+    """Where the rate changes, each step decays with the rate that it uses."""
+    yield from _matrices(DecayedOptimizer, rng, [float(rate) for rate in rng.uniform(0.2, 0.5, 3)])
 
 
 @check(DECAY, points=1)
@@ -112,7 +136,7 @@ def vectors_do_not_decay(DecayedOptimizer, *, rng):
     for world_size in (1, 3, 4):
         width = int(rng.integers(3, 9))
         shapes = [(width,), (width, 5), (5,), (1, 7), (7,), (3, 1, 2)]
-        rates = [float(rate) for rate in rng.uniform(0.01, 0.5, 2)]
+        rates = [LR] * 2
         name = f"matrices and vectors, the first {width} long"
         yield _steps(DecayedOptimizer, name, world_size, shapes, int(rng.integers(10**6)), rates)
 
@@ -188,7 +212,7 @@ def each_token_counts_once(bits_per_byte, *, rng):
 
 @check(EVALUATE, points=0.75)
 def half_a_window_stands_before_each(bits_per_byte, *, rng):
-    """Each token is predicted with at least half a window before it, but those at the beginning."""
+    """Each token is predicted from the tokens that the statement names: half a window, and those of its own piece."""
     yield from _texts(bits_per_byte, rng, lambda context: 12 * context + 1, "counts tokens")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,13 @@ from .common import (
 )
 
 
-def _drive_trainer(rank: int, world_size: int, trainer_class: Any, seed: int, cases: list[tuple]) -> list[dict]:
-    """Inside a rank: for each (micro_batches, lr, factors) a trainer and some steps."""
+def _drive_trainer(
+    rank: int, world_size: int, trainer_class: Any, seed: int, cases: list[tuple], twice: bool = False
+) -> list[dict]:
+    """Inside a rank: for each (micro_batches, lr, factors) a trainer and some steps.
+
+    twice: gradients is first called for a step that is then not made.
+    """
     names = equip(trainer_class)
     build, seeds = names["build_model"], []
     names["build_model"] = lambda number: seeds.append(number) or build(number)
@@ -39,7 +46,8 @@ def _drive_trainer(rank: int, world_size: int, trainer_class: Any, seed: int, ca
         got = {"seeds": list(seeds), "numel": trainer.numel, "start": flat_parameters(trainer.model), "rows": rows}
         trainer.model.register_forward_pre_hook(lambda _, inputs, shapes=shapes: shapes.append(tuple(inputs[0].shape)))
         for step, factor in factors.items():
-            trainer.gradients(step + 5)  # of a step that is then not made
+            if twice:
+                trainer.gradients(step + 5)
             shapes.clear()
             dist.barrier()
             loss, grad_norm = trainer.gradients(step)
@@ -57,37 +65,79 @@ def _drive_trainer(rank: int, world_size: int, trainer_class: Any, seed: int, ca
     return outcomes
 
 
-@check("17-ex2-trainer", points=4)
-def steps_follow_one_process(Trainer, *, rng):
-    """Loss, gradient norm and parameters after each step are those of one process on all batches."""
-    seed, usual = int(rng.integers(100)), {1: 1.0, 2: 3.0, 3: 1.0}
-    corpus = corpus_of(seed)
-    plan = [(4, [(1, 3e-3, usual), (4, 2e-3, usual)]), (3, [(2, 3e-3, usual)]), (1, [(2, 3e-3, usual)])]
-    plan[-1][1].append((1, 3e-3, {1: 1.0, 2: math.inf}))
+def _runs(trainer: Any, rng: np.random.Generator, plan: list[tuple[int, list[tuple]]]) -> Iterator[tuple]:
+    """(case, what each rank saw, what one process computes) of each (micro_batches, lr, factors)."""
+    seed = int(rng.integers(100))
     for world_size, cases in plan:
-        results = run_ranks(_drive_trainer, world_size, (Trainer, seed, cases))
+        results = run_ranks(_drive_trainer, world_size, (trainer, seed, cases))
         for number, (micro_batches, lr, factors) in enumerate(cases):
             case = f"N = {world_size}, {micro_batches} micro-batches"
-            _expect_trainer(case, [mine[number] for mine in results], corpus, seed, micro_batches, lr, factors)
+            want = train_alone(corpus_of(seed), world_size, len(factors), seed, lr, factors)
+            yield case, [mine[number] for mine in results], {**want, "seed": seed, "micro_batches": micro_batches}
 
 
-def _expect_trainer(case, ours, corpus, seed, micro_batches, lr, factors) -> None:
-    """All ranks start alike, make the oracle's steps, and leave the learning rate as it was."""
-    finite = all(map(math.isfinite, factors.values()))
-    want = train_alone(corpus, len(ours), len(factors), seed, lr, factors)
-    _expect_start(case, ours, corpus, seed, want["parameters"][0])
-    for place in range(len(factors)):
-        rows, where = [mine["rows"][place] for mine in ours], f"{case}, step {place + 1}"
-        _expect_numbers(where, rows, want["losses"][place], want["grad_norms"][place])
-        batches = [(4 // micro_batches, 16)] * micro_batches
-        for number, (rank, row) in enumerate(each_rank(where, rows, evidence=lambda row: row["shapes"])):
-            rank.expect(row["unchanged"], "gradients changed the parameters", "changed")
-            rank.expect_equal(row["shapes"], batches, what="the list of shapes that the model was called with")
-            if finite or place == 0:
+USUAL = {1: 1.0, 2: 1.0, 3: 1.0}
+
+
+@check("17-ex2-trainer", points=1)
+def steps_follow_one_process(Trainer, *, rng):
+    """All ranks start alike, use micro-batches, and have one process's parameters after each step, which they tell."""
+    plan = [(4, [(1, 3e-3, USUAL), (4, 2e-3, USUAL)]), (3, [(2, 3e-3, USUAL)]), (1, [(2, 3e-3, USUAL)])]
+    for case, ours, want in _runs(Trainer, rng, plan):
+        _expect_start(case, ours, corpus_of(want["seed"]), want["seed"], want["parameters"][0])
+        batches = [(4 // want["micro_batches"], 16)] * want["micro_batches"]
+        for place in range(len(USUAL)):
+            rows, where = [mine["rows"][place] for mine in ours], f"{case}, step {place + 1}"
+            for number, (rank, row) in enumerate(each_rank(where, rows, evidence=lambda row: row["shapes"])):
+                rank.expect(row["unchanged"], "gradients changed the parameters", "changed")
+                rank.expect_equal(row["shapes"], batches, what="the list of shapes that the model was called with")
                 expect_parameters(where, number, row["parameters"], want["parameters"][place + 1])
-            expect_described(where, number, row["parameters"], row["norm"], row["digest"])
-    for rank, rate in each_rank(case, [mine["lr"] for mine in ours]):
-        rank.expect(rate == lr, f"the learning rate is {rate} afterwards, expected {lr}")
+                expect_described(where, number, row["parameters"], row["norm"], row["digest"])
+
+
+@check("17-ex2-trainer", points=1)
+def the_loss_is_the_mean_over_all_ranks(Trainer, *, rng):
+    """gradients returns the mean loss over all ranks, however many micro-batches: one process's, equal on all ranks."""
+    for case, ours, want in _runs(Trainer, rng, [(4, [(1, 3e-3, USUAL)]), (3, [(2, 3e-3, USUAL)])]):
+        _expect_numbers(case, ours, "loss", want["losses"], {"rtol": 0.0, "atol": LOSS_ERROR})
+
+
+@check("17-ex2-trainer", points=1)
+def the_norm_is_that_of_the_mean_gradient(Trainer, *, rng):
+    """gradients returns the norm of the mean gradient over all ranks and micro-batches, not clipped, on all ranks."""
+    for case, ours, want in _runs(Trainer, rng, [(4, [(1, 3e-3, USUAL)]), (3, [(2, 3e-3, USUAL)])]):
+        _expect_numbers(case, ours, "grad_norm", want["grad_norms"], {"rtol": NORM_ERROR})
+
+
+@check("17-ex2-trainer", points=1)
+def the_factor_counts_for_this_step_alone(Trainer, *, rng):
+    """update(factor) multiplies the learning rate of this step, and the rate is afterwards as it was."""
+    plan = [(3, [(1, 3e-3, {1: 1.0, 2: 3.0, 3: 1.0})]), (1, [(1, 3e-3, {1: 1.0, 2: math.inf})])]
+    for case, ours, want in _runs(Trainer, rng, plan):
+        finite = "N = 1" not in case
+        for rank, mine in each_rank(case, ours, evidence=lambda mine: mine["lr"]):
+            rank.expect(mine["lr"] == 3e-3, f"the learning rate is {mine['lr']} afterwards, expected 0.003")
+            # By how much a step moves them shows its rate, also where an earlier step was not one process's.
+            states = [mine["start"], *(row["parameters"] for row in mine["rows"])]
+            for step, (before, after) in enumerate(itertools.pairwise(states), start=1):
+                got = float(np.linalg.norm(after - before))
+                true = float(np.linalg.norm(want["parameters"][step] - want["parameters"][step - 1]))
+                if finite:
+                    near = abs(got - true) <= 0.5 * true
+                    told = f"step {step} moves the parameters by {got:.4f}, one process by {true:.4f}"
+                    rank.expect(near, told, ["moved", step, got > true])
+
+
+@check("17-ex2-trainer", points=0.5)
+def the_last_call_of_gradients_counts(Trainer, *, rng):
+    """Where gradients is called several times before update, the last call alone counts."""
+    seed, cases = int(rng.integers(100)), [(2, 3e-3, USUAL)]
+    asked, plain = (list(run_ranks(_drive_trainer, 3, (Trainer, seed, cases, twice))) for twice in (True, False))
+    both = [(mine[0]["rows"], other[0]["rows"]) for mine, other in zip(asked, plain, strict=True)]
+    numbers = [[[(row["loss"], row["grad_norm"]) for row in rows] for rows in pair] for pair in both]
+    for rank, (got, once) in each_rank("N = 3, gradients called for another step first", numbers):
+        near = np.allclose(np.array(got, float), np.array(once, float), rtol=1e-5)
+        rank.expect(bool(near), f"(loss, grad_norm) of the steps are {got}; called once, {once}")
 
 
 def _expect_start(case: str, ours: list[dict], corpus: np.ndarray, seed: int, start: np.ndarray) -> None:
@@ -101,25 +151,27 @@ def _expect_start(case: str, ours: list[dict], corpus: np.ndarray, seed: int, st
         rank.expect(right, "the corpus is not make_corpus(seed, …)", ["corpus", number])
 
 
-def _expect_numbers(case: str, rows: list[dict], loss: float, norm: float) -> None:
-    """All ranks report the same loss and the same norm of the gradient: those of one process."""
-    losses, norms = [row["loss"] for row in rows], [row["grad_norm"] for row in rows]
-    expect_type(case, losses[0], float, what="the loss")
-    expect_type(case, norms[0], float, what="grad_norm")
-    evidence = [losses, norms, [row["own"] for row in rows]]
-    expect_equal(case, losses, losses[:1] * len(rows), what="the list of all ranks' losses", evidence=evidence)
-    expect_equal(case, norms, norms[:1] * len(rows), what="the list of all ranks' norms", evidence=evidence)
-    how = {"because": "one process has that", "evidence": evidence}
-    expect_close(case, losses[0], np.array(loss), what="the loss", rtol=0.0, atol=LOSS_ERROR, **how)
-    expect_close(case, norms[0], np.array(norm), what="the norm of the mean gradient", rtol=NORM_ERROR, **how)
+def _expect_numbers(case: str, ours: list[dict], name: str, expected: list[float], bound: dict[str, float]) -> None:
+    """All ranks report the same loss, or the same norm of the gradient, in each step: that of one process."""
+    what = {"loss": "the loss", "grad_norm": "the norm of the mean gradient"}[name]
+    for place, number in enumerate(expected):
+        rows, where = [mine["rows"][place] for mine in ours], f"{case}, step {place + 1}"
+        got = [row[name] for row in rows]
+        for one in got:
+            expect_type(where, one, float, what=what)
+        evidence = [got, [row["own"] for row in rows]]
+        expect_equal(where, got, got[:1] * len(rows), what=f"the list of {name} by rank", evidence=evidence)
+        expect_close(
+            where, got[0], np.array(number), what=what, because="one process has that", evidence=evidence, **bound
+        )
 
 
-@check("17-ex2-trainer", points=1)
+@check("17-ex2-trainer", points=0.5)
 def steps_send_the_gradient_once(Trainer, *, rng):
     """A step sends one reduce-scatter and one all-gather; everything else is small."""
     # A run as those whose numbers are compared: a trainer cannot save messages here and send them there.
-    seed, factors = int(rng.integers(100)), {1: 1.0, 2: 3.0, 3: 1.0}
-    results = run_ranks(_drive_trainer, 3, (Trainer, seed, [(2, 3e-3, factors)]))
+    seed = int(rng.integers(100))
+    results = run_ranks(_drive_trainer, 3, (Trainer, seed, [(2, 3e-3, USUAL)]))
     large = []
     for number in range(3):
         parts = results.ledger.of(number).between_barriers()
@@ -128,5 +180,3 @@ def steps_send_the_gradient_once(Trainer, *, rng):
         for calls in steps:
             two = len(calls) == 2 and calls[0].startswith("all_gather") and calls[1].startswith("reduce_scatter")
             rank.expect(two, f"one step sent {calls}, expected one reduce-scatter and one all-gather")
-    ours = [mine[0] for mine in results]
-    _expect_trainer("N = 3, 2 micro-batches", ours, ours[0]["corpus"], seed, 2, 3e-3, factors)

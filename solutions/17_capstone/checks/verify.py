@@ -158,7 +158,7 @@ def a_faithful_resume_is_verified(verify_resume, train, *, rng):
     _expect_told(verify_resume, train, cases, rng)
 
 
-@check("17-ex5-verify", points=1)
+@check("17-ex5-verify", points=0.75)
 def the_first_difference_is_told(verify_resume, train, *, rng):
     """Of several differences the first is named: the digest, the steps, the earliest step whatever the list."""
     cases: list[tuple] = [
@@ -178,7 +178,7 @@ def the_first_difference_is_told(verify_resume, train, *, rng):
     _expect_told(verify_resume, train, cases, rng)
 
 
-@check("17-ex5-verify", points=0.5)
+@check("17-ex5-verify", points=0.75)
 def bytes_are_compared(verify_resume, train, *, rng):
     """The checkpoint counts, and one bit of the parameters; a digest of it that is not the recorded one is named."""
     cases: list[tuple] = [

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ranks.cluster import CLUSTERS, EFA_STEP, EFA_TREE, GB, NETWORK_SHARE, NVLINK_SHARE, find
+from machines.cluster import CLUSTERS, EFA_STEP, EFA_TREE, GB, NETWORK_SHARE, NVLINK_SHARE, find
 
 H100, A100, NVL72 = find("H100"), find("A100"), find("GB200 NVL72")
 EFA_B200 = replace(find("B200"), network_step=EFA_STEP, network_level=EFA_TREE)

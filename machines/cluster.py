@@ -1,6 +1,6 @@
 """Machines that models are trained on, and how long their links take: one description for the whole course.
 
-    from ranks.cluster import find
+    from machines.cluster import find
 
     h100 = find("H100")
     h100.bandwidth(16, stride=1)            # bytes per second of a group that fills two nodes

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ranks.model import (
+from machines.model import (
     DEEPSEEK_V3,
     LLAMA3_8B,
     LLAMA3_70B,

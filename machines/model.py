@@ -1,6 +1,6 @@
 """The models that the course computes with, and what follows from their shapes: parameters, FLOPs, bytes.
 
-    from ranks.model import LLAMA3_8B, flops_per_token, parameters
+    from machines.model import LLAMA3_8B, flops_per_token, parameters
 
     parameters(LLAMA3_8B).total             # 8,030,261,248
     flops_per_token(LLAMA3_8B)              # forward and backward, attention counted causally
