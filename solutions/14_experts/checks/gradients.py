@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import Case, at_most, close, fact
+from autograder.checking.cases import Case, at_most, close, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.inputs import eighths
 
@@ -89,6 +89,7 @@ def local_gradients_are_divided(average_gradients, *, rng):
 class Missing:
     """What becomes of gradients that some ranks lack. ratio: to a shared gradient that was 1 on all ranks."""
 
+    idle: str = complaint()
     ratio: Any = fact("the gradient that rank 0 lacked, over one that is 1 on all ranks,")
     local: Any = fact("the local gradient that there was not")
 
@@ -97,7 +98,10 @@ def _average_missing(rank: int, world_size: int, average_gradients: Callable, gr
     module, local = _module(gradients[rank])
     average_gradients(module, local)
     left = _left(module)
-    return Missing("None" if isinstance(left["second"], str) else left["second"] / left["last"], left["own"])
+    same = all(g is None or np.array_equal(left[name], g) for name, g in gradients[rank].items())
+    idle = "average_gradients left all gradients as they were" if same else ""
+    ratio = "None" if isinstance(left["second"], str) else left["second"] / left["last"]
+    return Missing(idle, ratio, left["own"])
 
 
 def _missing(rng: np.random.Generator, function: Callable, n: int, lack: range, **right: Any) -> Case:
@@ -128,7 +132,7 @@ def where_no_rank_has_one_it_becomes_zeros(average_gradients, *, rng):
 def a_missing_local_gradient_stays(average_gradients, *, rng):
     """A local gradient that is None stays None."""
     for n in (2, 3):
-        yield _missing(rng, average_gradients, n, range(0), local="None")
+        yield _missing(rng, average_gradients, n, range(0), idle="", local="None")
 
 
 @check(GRADIENTS, points=0.25)
