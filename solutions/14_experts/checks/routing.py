@@ -155,6 +155,8 @@ def _twice(plan: Callable, chosen: torch.Tensor, experts: int, most: int) -> lis
 def _cut(orders: list[list[int]], chosen: torch.Tensor, experts: int, most: int) -> Planned:
     """Are the places of each expert, in the order with the capacity, its first ones in the order without?"""
     (whole, left), start = orders, 0
+    if sorted(whole) != list(range(chosen.numel())):
+        return Planned(cut=f"without a capacity the order is {whole}, in which not each place stands once")
     expected = []
     for count in np.bincount(chosen.flatten().numpy(), minlength=experts):
         expected += whole[start : start + min(count, most)]
