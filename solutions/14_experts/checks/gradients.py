@@ -52,22 +52,21 @@ def _left(module: nn.Module) -> dict[str, Any]:
 def _average(rank: int, world_size: int, average_gradients: Callable, gradients: list[Gradients], which: str) -> After:
     module, local = _module(gradients[rank])
     average_gradients(module, local)
-    named = {
-        "own": [name for name in SHAPES if "own" in name],
-        "shared": [name for name in SHAPES if "own" not in name],
-    }
     left = _left(module)
-    return After({name: left[name] for name in named.get(which, SHAPES)})
+    return After({name: left[name] for name in _names(which)})
+
+
+def _names(which: str) -> list[str]:
+    """The parameters that are the rank's "own", or "shared", or all of them for ""."""
+    return [name for name in SHAPES if which in ("", "own" if name.startswith("own") else "shared")]
 
 
 def _averaged(function: Callable, gradients: list[Gradients], name: str, which: str = "", **more: Any) -> Case:
     """The gradients become those of the mean of the ranks' losses. which: "own", "shared", or all of them."""
     n, right = len(gradients), []
     for mine in gradients:
-        own = {name: close(g / n, rtol=1e-6) for name, g in mine.items() if "own" in name}
-        sums = {name: sum(g[name] for g in gradients) for name in SHAPES if "own" not in name}
-        shared = {name: close(total / n, rtol=1e-6) for name, total in sums.items()}
-        right.append(After({"own": own, "shared": shared}.get(which, own | shared)))
+        totals = {name: mine[name] if name.startswith("own") else sum(g[name] for g in gradients) for name in SHAPES}
+        right.append(After({name: close(totals[name] / n, rtol=1e-6) for name in _names(which)}))
     return Case(name, n, _average, (function, gradients, which), right, **more)
 
 
