@@ -26,10 +26,10 @@ from autograder.lessons.course_settings import Settings
 FOLDER = notebook.ROOT / "_build" / "handout"
 #: What the zip unpacks to.
 NAME = "distributed-training"
-#: Files of the repository that are handed out as they are, besides these two packages.
+#: Files of the repository that are handed out as they are, besides `notebook.PACKAGES`.
 COPIED = ("LICENSE", "LICENSE-CODE", "LICENSE-TEXT", "requirements.lock")
-#: Packages that the notebooks import, and patterns of what is handed out of them.
-PACKAGES, PATTERNS = ("ranks", "machines"), ("*.py", "py.typed", "README.md")
+#: Patterns of what is handed out of the packages that notebooks import.
+PATTERNS = ("*.py", "py.typed", "README.md")
 README = Path(__file__).parent / "templates" / "handout.md"
 
 #: Lessons that are handed out only by name, and why.
@@ -75,7 +75,7 @@ def write(folder: Path, lessons: list[str] | None = None, course: Path = noteboo
     made = folder.with_name(f"{folder.name}.new")
     shutil.rmtree(made, ignore_errors=True)
     _write_notebooks(made, picked, own)
-    for package, pattern in itertools.product(PACKAGES, PATTERNS):
+    for package, pattern in itertools.product(notebook.PACKAGES, PATTERNS):
         for path in sorted((notebook.ROOT / package).glob(pattern)):
             _copy(path, made / package / path.name)
     for name in COPIED:

@@ -18,8 +18,7 @@ from autograder.lessons import notebook, pieces
 
 #: What every lesson's results depend on: folders and files below the repository.
 SHARED = (
-    "ranks",
-    "machines",
+    *notebook.PACKAGES,
     "autograder/lessons",
     "autograder/checking",
     "autograder/answers",
@@ -64,7 +63,7 @@ def of_chapter(chapter: Path) -> str:
     if _GRADER.search(cells):
         places += [notebook.ROOT / name for name in SHARED]
         places += [place for lesson in used for place in _own_code(lesson, verdicts=True)]
-    shared = ("ranks", "machines", "autograder/lessons/notebook.py")
+    shared = (*notebook.PACKAGES, "autograder/lessons/notebook.py")
     return digest([*(notebook.ROOT / name for name in shared), *places])
 
 

@@ -28,6 +28,8 @@ import nbformat
 ROOT = Path(__file__).resolve().parents[2]
 SOLUTIONS = ROOT / "solutions"
 NOTEBOOKS = ROOT / "notebooks"
+#: The packages of this repository that notebooks import.
+PACKAGES = ("ranks", "machines")
 #: The kernel that a solution notebook names.
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 #: What each lesson's folder contains for students' assistants.

@@ -203,7 +203,7 @@ def test_a_lesson_is_handed_out_from_its_date_on(tmp_path, capsys):
         readme = archive.read(f"{handout.NAME}/README.md").decode()
     of_lessons = {name for name in names if "/notebooks/" in name}
     assert of_lessons == {f"{handout.NAME}/notebooks/02_costs/{name}" for name in ("02_costs.ipynb", "AGENTS.md")}
-    packages = {f"{one}/{path.name}" for one in handout.PACKAGES for path in (notebook.ROOT / one).glob("*.*")}
+    packages = {f"{one}/{path.name}" for one in notebook.PACKAGES for path in (notebook.ROOT / one).glob("*.*")}
     others = {"README.md", "pyproject.toml", *handout.COPIED, *packages}
     assert names - of_lessons == {f"{handout.NAME}/{name}" for name in others}
     assert "`02_costs` (due 2000-02-01, 23:59)" in readme and "03_step" not in readme

@@ -49,7 +49,7 @@ def test_what_is_handed_out_is_on_the_list(released, tmp_path):
     lessons = [name for name in notebook.lessons() if name not in handout.LATER]
     assert len(lessons) >= 16 and any(f"({len(lessons)} lessons)" in line for line in said)
     wanted = {f"notebooks/{name}/{file}" for name in lessons for file in (f"{name}.ipynb", "AGENTS.md")}
-    wanted |= {f"{one}/{path.name}" for one in handout.PACKAGES for path in (notebook.ROOT / one).glob("*.*")}
+    wanted |= {f"{one}/{path.name}" for one in notebook.PACKAGES for path in (notebook.ROOT / one).glob("*.*")}
     assert found == wanted | {"README.md", "pyproject.toml", *handout.COPIED}
 
 
@@ -99,7 +99,7 @@ def test_what_is_handed_out_installs_and_its_notebooks_start(tmp_path):
     assert done.returncode == 0, done.stderr
     assert {name for name in names(place) if ".dist-info/" not in name and not name.endswith(".pyc")} == {
         f"{one}/{path.name}"
-        for one in handout.PACKAGES
+        for one in notebook.PACKAGES
         for path in (notebook.ROOT / one).iterdir()
         if path.suffix in (".py", ".typed")
     }

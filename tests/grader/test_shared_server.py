@@ -98,7 +98,7 @@ def test_a_program_whose_shared_server_ends_starts_its_own(listening):
             f"servers = open('/proc/{pid}/task/{pid}/children').read().split()\n"
             f"for pid in ['{pid}', *servers]:\n    os.kill(int(pid), signal.SIGKILL)\n"
             f"while ') Z ' not in open('/proc/{pid}/stat').read():\n    time.sleep(0.01)\n"
-            "while ranks.processes._server[1].poll() is None:\n    time.sleep(0.01)\n"
+            "while ranks.processes._server.lives():\n    time.sleep(0.01)\n"
         )
         done = script(RUN, end_it, RUN)
     assert done.stdout == "[0, 1]\n[0, 1]\n", done.stderr

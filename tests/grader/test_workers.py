@@ -236,12 +236,15 @@ def test_a_scheduler_that_does_not_answer_is_one_line(course, capsys):
     assert "no Dask scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err
 
 
+def three_tasks():
+    """Empty notebooks of three students."""
+    names = [(f"student-{number}", LESSON) for number in range(3)]
+    return [workers.Task(name, new_notebook(), new_notebook(), kernels.LOCAL) for name in names]
+
+
 @pytest.mark.parametrize("error", [OSError(109, "Too many references"), outside.JailError("it did not start")])
 def test_a_task_whose_jail_did_not_start_is_tried_again_at_the_end(monkeypatch, error):
-    tasks = [
-        workers.Task((f"student-{number}", LESSON), new_notebook(), new_notebook(), kernels.LOCAL)
-        for number in range(3)
-    ]
+    tasks = three_tasks()
     tried = []
 
     def attempt(task):
@@ -271,10 +274,7 @@ PASSED = executed(outcome.CellOutcome("ok"))
 @pytest.mark.parametrize("bad", [stopped("timeout"), stopped("error", "HangError")])
 def test_what_fails_by_time_or_a_hang_is_tried_again_alone_before_it_counts(monkeypatch, bad):
     """Beside hundreds of busy processes of another submission, right answers met limits of time."""
-    tasks = [
-        workers.Task((f"student-{number}", LESSON), new_notebook(), new_notebook(), kernels.LOCAL)
-        for number in range(3)
-    ]
+    tasks = three_tasks()
     tried = []
 
     def attempt(task):

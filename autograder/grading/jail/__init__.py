@@ -22,8 +22,6 @@ import sys
 
 #: The files that the jail sees. They import nothing of the course but each other, as `jail`, and `ranks`.
 FILES_INSIDE = ("__init__.py", "wire.py", "namespace.py", "system_calls.py", "inside.py")
-#: And these packages, with which notebooks compute.
-PACKAGES_INSIDE = ("ranks", "machines")
 
 MISSING = (
     "submissions are graded in a jail, which needs bubblewrap (Debian: apt-get install bubblewrap) and a Linux that "

@@ -25,16 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.grading import jail as package
-from autograder.grading.jail import (
-    DOES_NOT_START,
-    FILES_INSIDE,
-    MISSING,
-    PACKAGES_INSIDE,
-    control_groups,
-    own_user,
-    shown_files,
-    wire,
-)
+from autograder.grading.jail import DOES_NOT_START, FILES_INSIDE, MISSING, control_groups, own_user, shown_files, wire
 from autograder.grading.limits import unbound_memory
 from autograder.grading.running import clock
 from autograder.grading.running.kernels import NotStartedError
@@ -96,7 +87,7 @@ class Jail:
         self.places, self.links = shown_files.shown()
         ours, theirs = socket.socketpair()
         python = "import gc, sys; gc.disable(); from jail import inside; inside.main(int(sys.argv[1]), sys.argv[2:])"
-        shown = [*shown_files.pythons(), *(str(_package(name)) for name in PACKAGES_INSIDE), str(HERE)]
+        shown = [*shown_files.pythons(), *(str(_package(name)) for name in notebook.PACKAGES), str(HERE)]
         users = own_user.Mapping() if own_user.possible(shown) else None
         #: The submissions' user number inside: 0 for that of the jail's own processes, which is this user's outside.
         self.user = own_user.INSIDE if users else 0
@@ -126,7 +117,7 @@ class Jail:
     def _inside(self) -> list[str]:
         """Options of bubblewrap: what is there in the jail."""
         found = shown_files.options(self.places, self.links)
-        for name in PACKAGES_INSIDE:
+        for name in notebook.PACKAGES:
             found += ["--ro-bind", str(_package(name)), f"/jail/{name}"]
         for name in FILES_INSIDE:
             found += ["--ro-bind", str(HERE / name), f"/jail/jail/{name}"]

@@ -96,7 +96,7 @@ def remarks(test: CellOutcome) -> list[str]:
         answers = f"the lesson's answer{'s' if len(others) > 1 else ''} to {_listed(others)}"
         said.append(
             f"{what} with {answers} in place of yours as well: there is an error here, too. The reason above was found "
-            f"with yours, and may be theirs; mend {_listed(others)} and hand in again to see the other."
+            f"with yours, and may be theirs; correct {_listed(others)} and hand in again to see the other."
         )
     if any(one.points for one in tried if one.holds) and not test.score:
         without = "Without the core of the exercise, the other properties earn no points."

@@ -146,8 +146,10 @@ def one_all_reduce_tells_the_counts(balance_loss, *, rng):
 def _drive_bias(rank: int, world_size: int, nudge: Callable, bias: np.ndarray, chosen: list[np.ndarray]) -> Balanced:
     given = torch.from_numpy(bias.copy())
     moved = nudge(given, torch.from_numpy(chosen[rank]), RATE).clone()
-    same = np.array_equal(given.numpy(), bias)
-    return Balanced(bias=moved, changed="" if same else "nudge changed the bias that it was given, expected a new one")
+    changed = "" if np.array_equal(given.numpy(), bias) else "nudge changed the bias that it was given"
+    if not np.any(moved.numpy()) or np.array_equal(moved.numpy(), bias):
+        changed = "nudge returned no bias that was moved"
+    return Balanced(bias=moved, changed=changed and f"{changed}, expected a new one")
 
 
 def _nudged(rng: np.random.Generator, nudge: Callable, batch: Batch) -> Case:

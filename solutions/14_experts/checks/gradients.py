@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import Case, at_most, close, fact
+from autograder.checking.cases import Case, at_most, close, complaint, fact
 from autograder.checking.check import check
 from autograder.checking.inputs import eighths
 
@@ -52,22 +52,21 @@ def _left(module: nn.Module) -> dict[str, Any]:
 def _average(rank: int, world_size: int, average_gradients: Callable, gradients: list[Gradients], which: str) -> After:
     module, local = _module(gradients[rank])
     average_gradients(module, local)
-    named = {
-        "own": [name for name in SHAPES if "own" in name],
-        "shared": [name for name in SHAPES if "own" not in name],
-    }
     left = _left(module)
-    return After({name: left[name] for name in named.get(which, SHAPES)})
+    return After({name: left[name] for name in _names(which)})
+
+
+def _names(which: str) -> list[str]:
+    """The parameters that are the rank's "own", or "shared", or all of them for ""."""
+    return [name for name in SHAPES if which in ("", "own" if name.startswith("own") else "shared")]
 
 
 def _averaged(function: Callable, gradients: list[Gradients], name: str, which: str = "", **more: Any) -> Case:
     """The gradients become those of the mean of the ranks' losses. which: "own", "shared", or all of them."""
     n, right = len(gradients), []
     for mine in gradients:
-        own = {name: close(g / n, rtol=1e-6) for name, g in mine.items() if "own" in name}
-        sums = {name: sum(g[name] for g in gradients) for name in SHAPES if "own" not in name}
-        shared = {name: close(total / n, rtol=1e-6) for name, total in sums.items()}
-        right.append(After({"own": own, "shared": shared}.get(which, own | shared)))
+        totals = {name: mine[name] if name.startswith("own") else sum(g[name] for g in gradients) for name in SHAPES}
+        right.append(After({name: close(totals[name] / n, rtol=1e-6) for name in _names(which)}))
     return Case(name, n, _average, (function, gradients, which), right, **more)
 
 
@@ -89,6 +88,7 @@ def local_gradients_are_divided(average_gradients, *, rng):
 class Missing:
     """What becomes of gradients that some ranks lack. ratio: to a shared gradient that was 1 on all ranks."""
 
+    idle: str = complaint()
     ratio: Any = fact("the gradient that rank 0 lacked, over one that is 1 on all ranks,")
     local: Any = fact("the local gradient that there was not")
 
@@ -97,7 +97,10 @@ def _average_missing(rank: int, world_size: int, average_gradients: Callable, gr
     module, local = _module(gradients[rank])
     average_gradients(module, local)
     left = _left(module)
-    return Missing("None" if isinstance(left["second"], str) else left["second"] / left["last"], left["own"])
+    same = all(g is None or np.array_equal(left[name], g) for name, g in gradients[rank].items())
+    idle = "average_gradients left all gradients as they were" if same else ""
+    ratio = "None" if isinstance(left["second"], str) else left["second"] / left["last"]
+    return Missing(idle, ratio, left["own"])
 
 
 def _missing(rng: np.random.Generator, function: Callable, n: int, lack: range, **right: Any) -> Case:
@@ -128,7 +131,7 @@ def where_no_rank_has_one_it_becomes_zeros(average_gradients, *, rng):
 def a_missing_local_gradient_stays(average_gradients, *, rng):
     """A local gradient that is None stays None."""
     for n in (2, 3):
-        yield _missing(rng, average_gradients, n, range(0), local="None")
+        yield _missing(rng, average_gradients, n, range(0), idle="", local="None")
 
 
 @check(GRADIENTS, points=0.25)

@@ -145,7 +145,8 @@ def _gradients(x: torch.Tensor, router: nn.Linear, experts: list[Expert]) -> dic
 def one_process(case: Layer) -> list[Passed]:
     """The facts of each rank, from a layer in float64 that holds all experts; each rank's loss is its own."""
     router, experts = case.modules()
-    router.double(), nn.ModuleList(experts).double()
+    for module in (router, *experts):
+        module.double()
     found = []
     kept = [case.kept(rank) for rank in range(len(case.sizes))]
     for rank, of_rank in enumerate(kept):

@@ -152,9 +152,11 @@ def _twice(plan: Callable, chosen: torch.Tensor, experts: int, most: int) -> lis
     return [plan(chosen.clone(), experts, limit)[0].tolist() for limit in (None, most)]
 
 
-def _cut(orders: list[list[int]], chosen: torch.Tensor, experts: int, most: int) -> Planned:
+def _cut(orders: list[list[int]], _: Callable, chosen: torch.Tensor, experts: int, most: int) -> Planned:
     """Are the places of each expert, in the order with the capacity, its first ones in the order without?"""
     (whole, left), start = orders, 0
+    if sorted(whole) != list(range(chosen.numel())):
+        return Planned(cut=f"without a capacity the order is {whole}, in which not each place stands once")
     expected = []
     for count in np.bincount(chosen.flatten().numpy(), minlength=experts):
         expected += whole[start : start + min(count, most)]
@@ -165,8 +167,7 @@ def _cut(orders: list[list[int]], chosen: torch.Tensor, experts: int, most: int)
 def _cuts(plan: Callable, rng: np.random.Generator, kinds: list[tuple]):
     for call in _plans(plan, rng, kinds, "order"):
         name = f"a capacity of {call.args[2]}, {len(call.args[0])} tokens, k = {call.args[0].shape[1]}"
-        how = {"gives": Planned(cut=""), "sees": lambda orders, _, *given: _cut(orders, *given)}
-        yield Call(_twice, plan, *call.args, name=name, shows=call.shows, **how)
+        yield Call(_twice, plan, *call.args, gives=Planned(cut=""), sees=_cut, name=name, shows=call.shows)
 
 
 @check(PLAN, points=0.5)

@@ -51,8 +51,13 @@ def _saves(rank: int, world_size: int, folder: Path, saver_class: Any, saves: li
         gate.set()
         yield
 
-    start, threading.Thread.run = threading.Thread.run, _late  # what is copied in the thread is copied too late
-    _late.run = start
+    run = threading.Thread.run
+
+    def late(thread: threading.Thread) -> None:
+        time.sleep(0.1)  # what is copied in the thread is copied too late
+        run(thread)
+
+    threading.Thread.run = late
     saver = saver_class()
     watch(root, at, saver_class, type(saver).save)
     states = [state_of(saved, rank) for saved in saves]
@@ -81,12 +86,6 @@ def _saves(rank: int, world_size: int, folder: Path, saver_class: Any, saves: li
     saver.wait()
     dist.barrier()
     return Saves("", blocked, "")
-
-
-def _late(thread: threading.Thread) -> None:
-    """A thread that begins after the one that has started it went on."""
-    time.sleep(0.1)
-    _late.run(thread)
 
 
 def _change(state: dict) -> None:

@@ -87,18 +87,19 @@ def fair(function: Any, **right: Callable) -> Iterator[None]:
 
     A function of the student's that takes other arguments than the statement says stays: its caller counts on them.
     """
-    spaces = namespaces((function,))
-    for space in spaces:
+    replaced = []
+    for space in namespaces((function,)):
         error = space.get("CheckpointError", RuntimeError)
         read_shard = lambda folder, entry, error=error: _read_shard(folder, entry, error)  # noqa: E731
         names = {"write_durably": _write_durably, "write_shard": _write_shard, "read_shard": read_shard, **right}
-        space["_own"] = {name: space[name] for name in names if _takes(space.get(name), ARGUMENTS.get(name))}
-        space.update({name: names[name] for name in space["_own"]})
+        own = {name: space[name] for name in names if _takes(space.get(name), ARGUMENTS.get(name))}
+        space.update({name: names[name] for name in own})
+        replaced.append((space, own))
     try:
         yield
     finally:
-        for space in spaces:
-            space.update(space.pop("_own", {}))
+        for space, own in replaced:
+            space.update(own)
 
 
 #: What the functions of exercise 1 take.

@@ -60,7 +60,6 @@ def losses_that_do_not_fall_are_told_by_all_ranks(check_step, *, rng):
     falls, rises = [4.2, 4.0, 3.9], [4.2, 4.0, 4.1]
 
     def cases(held, numel):
-        del numel
         mixed = {"losses": (falls, falls, falls, rises), "digest": ("a", "b", "a", "a")}
         return [
             ("the loss rises on rank 2", {"losses": (falls, falls, rises, falls)}, "loss", 2),
@@ -79,10 +78,9 @@ def losses_that_do_not_fall_are_told_by_all_ranks(check_step, *, rng):
 
 @check("17-ex3-invariants", points=0.75)
 def parameters_are_those_of_most_ranks(check_step, *, rng):
-    """A norm or a digest that most ranks do not have is told by all ranks, with parameters, the rank and the step."""
+    """A norm or a digest that most ranks do not have is named by all ranks, with parameters, the rank and the step."""
 
     def cases(held, numel):
-        del numel
         mixed = {"digest": ("a", "a", "b", "a"), "state_bytes": (held, 0, held, held)}
         return [
             ("the norm of rank 2 differs", {"norm": (13.25, 13.25, 13.250001, 13.25)}, "parameters", 2),
