@@ -142,7 +142,8 @@ def parted(records: list[Record], states: dict[int, str]) -> str:
 
     states: what each rank that is not in a call does instead ("has returned", "is computing at …").
     """
-    for explain in (_parted_collectives, _cycle, _unmatched, _never_waited, _inside_torch):
+    # A message that nobody waited for comes first: ranks part at a later barrier because of it.
+    for explain in (_never_waited, _parted_collectives, _cycle, _unmatched, _inside_torch):
         if sentence := explain(records, states):
             return sentence
     return ""

@@ -144,6 +144,7 @@ def an_isend_that_is_dropped(rank, world_size):
 
 def handles_that_are_overwritten(rank, world_size):
     if rank == 0:
+        time.sleep(0.5)  # what comes before the handle is overwritten does arrive
         for tag in range(2):
             dist.send(torch.ones(1), 1, tag=tag)
     if rank == 1:
@@ -233,6 +234,17 @@ def test_a_hang_is_explained_at_once(worker, no_leftovers):
 
 def rank_of(rank, world_size):
     return rank
+
+
+def test_a_message_that_nobody_waited_for_explains_a_hang_before_the_barrier_that_it_keeps_ranks_from():
+    def a_barrier_after_it(rank, world_size):
+        an_isend_that_is_dropped(rank, world_size)
+        dist.barrier()
+
+    with pytest.raises(ranks.HangError) as caught:
+        ranks.run(a_barrier_after_it, world_size=2, timeout=2)
+    text = str(caught.value)
+    assert "Rank 0's isend to rank 1 at" in text and "was never waited for" in text and "diverge" not in text, text
 
 
 @pytest.mark.parametrize(
