@@ -1,8 +1,8 @@
 """Attention of one layer of Llama 3 8B on a zigzag ring of four H100s on four nodes, in time, to scale.
 
-Forward and backward, for long and for short pieces: compute as long as an H100 was measured to take for so many tokens,
-hops as long as `machines.cluster` says for one network port. Keys and values travel in bf16, their gradients in
-float32.
+Forward, and backward in both orders, for long and for short pieces: compute as long as a published kernel takes for so
+many tokens, hops as long as `machines.cluster` says for one network port. Keys and values travel in bf16, their
+gradients in float32.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ from typing import NamedTuple
 
 from drawing import box, drawing, label
 
-from benchmarks.measured import results
 from machines.cluster import find
 from machines.model import LLAMA3_8B
 
-CAPTION = "Attention of one layer of Llama 3 8B on a ring of four H100s on four nodes: one rank's lanes"
+CAPTION = "Attention of one layer in a zigzag ring of four H100s on four nodes: one rank's lanes, and what is exposed"
 RANKS = 4
-#: (tokens per rank, units of the picture per millisecond, milliseconds of the scale bar).
-ROWS = ((8192, 26, 2), (2048, 130, 0.5))
-LEFT, HIGH, GAP = 54, 22, 18
+#: Tokens per rank: TFLOP/s of cuDNN on an H100, forward and backward, head dimension 128, without a mask, as a zigzag's
+#: later blocks are (FlashAttention-3, arXiv 2407.08608, figures 5 and 6).
+SPEEDS = {8192: (600, 518), 4096: (609, 499)}
+WAYS = ("forward", "backward, owner first", "backward, owner last")
+#: What stands beside each other in a row: tokens per rank, and which of `WAYS`.
+ROWS = ((8192, (0, 1)), (8192, (2,)), (4096, (0, 1, 2)))
+#: Units of the picture per millisecond, and milliseconds of the scale bar.
+SCALE, BAR = 36, 1
+LEFT, HIGH, GAP = 54, 22, 24
 
 
 class Times(NamedTuple):
@@ -33,67 +38,64 @@ class Times(NamedTuple):
 
 def times(tokens: int) -> Times:
     """One step of a zigzag ring: half of the pairs of a block."""
-    m, h100, kernel = LLAMA3_8B, find("H100"), results()[f"cudnn attention, {tokens} tokens"]
+    m, h100, (forward, backward) = LLAMA3_8B, find("H100"), SPEEDS[tokens]
     flops = 4 * m.heads * m.head_dim * tokens**2 / 2
-    forward, backward = (kernel[f"measured_{way}_tflops"] * 1e12 for way in ("forward", "backward"))
     block = 2 * m.kv_heads * m.head_dim * tokens
     hop, gradients = (1e3 * h100.send_seconds(size * block, h100.domain) for size in (2, 4))
-    return Times(1e3 * flops / forward, 2.5e3 * flops / backward, hop, gradients)
+    return Times(flops / forward / 1e9, 2.5 * flops / backward / 1e9, hop, gradients)
 
 
-def bars(found: Times, backward: bool) -> list[tuple[str, int, float, float]]:
-    """(what, step, start, end) on one rank; all ranks do the same at the same time.
+def bars(found: Times, way: int) -> list[tuple[str, int, float, float]]:
+    """(what, step, start, end) on one rank; all ranks do the same at the same time. way: an index of `WAYS`.
 
-    A block goes on when this rank begins to compute with it, its gradients when this rank has added its own.
+    A block goes on when this rank begins to compute with it, its gradients when this rank has added its own. If the
+    owner comes last, its own gradients need not travel.
     """
     jobs: list[tuple[str, int, float, float]] = []
     compute = network = arrived = 0.0
     gradients = 0.0  # when those of the block at hand are here
     for step in range(RANKS):
         begin = max(compute, arrived)
-        compute = begin + (found.backward if backward else found.forward)
+        compute = begin + (found.backward if way else found.forward)
         jobs.append(("compute", step, begin, compute))
         if step < RANKS - 1:
             start = max(network, begin)
             network = arrived = start + found.hop
             jobs.append(("hop", step, start, network))
-        if backward:
+        if way == 1 or (way == 2 and step < RANKS - 1):
             start = max(network, compute, gradients)
             network = gradients = start + found.gradients
             jobs.append(("gradients", step, start, network))
     return jobs
 
 
-def exposed(found: Times, backward: bool) -> float:
+def exposed(found: Times, way: int) -> float:
     """Milliseconds in which the rank does not compute."""
-    jobs = bars(found, backward)
+    jobs = bars(found, way)
     return max(end for *_, end in jobs) - sum(end - start for what, _, start, end in jobs if what == "compute")
 
 
 def still() -> tuple[str, str]:
     """The picture and its text alternative."""
     marks, said, y, wide = [], [], 0.0, 0.0
-    for tokens, scale, bar in ROWS:
+    for tokens, ways in ROWS:
         found, x = times(tokens), float(LEFT)
         marks.append(label(0, y + 13, f"{tokens:,} tokens per GPU", "still-title"))
         marks += [label(0, y + 37, "compute"), label(0, y + 65, "network")]
-        for backward in (False, True):
-            jobs = bars(found, backward)
+        for way in ways:
+            jobs = bars(found, way)
             for what, step, start, end in jobs:
                 lane = y + (22 if what == "compute" else 50)
                 kind = {"compute": "passed", "hop": "lane-gather", "gradients": "lane-scatter"}[what]
-                marks.append(box(x + scale * start, lane, scale * (end - start), HIGH, kind, 0))
-                if what == "compute":
-                    marks.append(label(x + scale * (start + end) / 2, lane + 15, str(step), anchor="middle"))
+                marks.append(box(x + SCALE * start, lane, SCALE * (end - start), HIGH, kind, 0))
+                if SCALE * (end - start) >= 10:
+                    marks.append(label(x + SCALE * (start + end) / 2, lane + 15, str(step), anchor="middle"))
             end = max(end for *_, end in jobs)
-            way = "backward" if backward else "forward"
-            text = f"{way}: {exposed(found, backward):.2f} of {end:.1f} ms exposed"
+            text = f"{WAYS[way]}: {exposed(found, way):.1f} of {end:.1f} ms"
             marks.append(label(x, y + 90, text))
-            said.append(f"{tokens:,} tokens, {text}")
-            x += max(scale * end, 6.0 * len(text)) + GAP
+            said.append(f"{tokens:,} tokens, {text} exposed")
+            x += max(SCALE * end, 6.0 * len(text)) + GAP
         wide = max(wide, x - GAP)
-        marks.append(f'<path class="scale" d="M{LEFT + 300:g} {y + 9:g}h{scale * bar:g}"/>')
-        marks.append(label(LEFT + 306 + scale * bar, y + 13, f"{bar:g} ms"))
         y += 112
     for x, kind, text in (
         (0, "passed", "attention with one block"),
@@ -101,8 +103,11 @@ def still() -> tuple[str, str]:
         (290, "lane-scatter", "their gradients"),
     ):
         marks += [box(x, y - 10, 14, 12, kind, 0), label(x + 20, y, text)]
+    marks.append(f'<path class="scale" d="M{420:g} {y - 4:g}h{SCALE * BAR:g}"/>')
+    marks += [label(426 + SCALE * BAR, y, f"{BAR:g} ms"), label(510, y, "under each: exposed time")]
     alt = (
-        "Timelines to scale, with a lane for compute and one for the network, for pieces of two lengths: a forward of "
-        f"four steps, then a backward. {'; '.join(said)}. In this backward nothing is left to hide the last gradients."
+        "Timelines to one scale, with a lane for compute and one for the network, for pieces of two lengths: a forward "
+        f"of four steps, and a backward in two orders. {'; '.join(said)}. If the owner comes first, nothing is left to "
+        "hide the last gradients; if it comes last, its own block hides them."
     )
     return drawing(wide + 4, y + 8, marks), alt
