@@ -60,7 +60,8 @@
       factor ? `An expert serves at most ${many(most, "choice")} of each rank. ${dropped} of ${ranks * TOKENS * k} choices are dropped.`
         : "There is no capacity: every choice is served.",
       `Dispatch: ${many(sum(sent), "row")} travel, ${sum(rows) - sum(sent)} stay on their rank. One rank sends ${Math.max(...sent)}, another only ${Math.min(...sent)}.`,
-      `The busiest expert computes on ${many(busiest, "row")}, the mean is ${Number(mean.toFixed(2))}. ` +
+      `The busiest expert computes on ${many(busiest, "row")}, the mean is ${Number(mean.toFixed(2))}` +
+        (dropped ? `; without the capacity it would be ${Math.max(...wanted)} and ${TOKENS * k}. ` : ". ") +
         `The ranks wait for it ${(100 * whole.idle).toFixed(1)} % of the time.`,
       `Combine: the same ${sum(sent)} rows travel back. ` +
         (lost ? `${many(lost, "token")} got nothing from any expert.` : "Every token has been served by at least one expert."),

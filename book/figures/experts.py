@@ -1,4 +1,7 @@
-"""The still of a layer of experts: the rows that four experts get from four ranks, by lesson 14's functions."""
+"""The still of a layer of experts: the rows that four experts get from four ranks, by lesson 14's functions.
+
+The routers' scores are those of the live figure (experts.js), so that page and paper show the same draw.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ import torch
 
 from autograder.lessons import notebook
 
-CAPTION = "Rows on their way to their experts"
-RANKS, TOKENS, CHOICES = 4, 16, 2
-#: name -> how much the router prefers expert 1, and the capacity factor.
-CASES = {"without favorites": (0.0, None), "with a favorite": (2.0, None), "and capacity factor 1": (2.0, 1.0)}
+CAPTION = "Rows per expert by chance, with a favorite, and with a capacity. Ranks wait for the longest bar"
+RANKS, TOKENS, CHOICES, FAVORITE = 4, 6, 2, 1
+#: name -> how much the router prefers expert FAVORITE, and the capacity factor.
+CASES = {"without favorites": (0, None), "with a favorite": (5000, None), "and capacity factor 1": (5000, 1.0)}
 #: In units of the picture: a row's length, a bar's height, the distance of two bars, and where bars begin.
-ROW, HEIGHT, APART, LEFT, WIDTH = 2.4, 16, 21, 60, 250
+ROW, HEIGHT, APART, LEFT, WIDTH = 6.4, 16, 21, 60, 250
 
 
 def still() -> tuple[str, str]:
@@ -32,21 +35,36 @@ def still() -> tuple[str, str]:
             total = sum(counts[rank][expert] for rank in range(RANKS))
             marks.append(f'<text class="still-label" x="{x + 5:g}" y="{y + 12}">{total}</text>')
         totals = [sum(column) for column in zip(*counts, strict=True)]
-        said.append(f"{name}: {', '.join(map(str, totals))}")
+        idle = f"ranks wait {100 * (1 - sum(totals) / RANKS / max(totals)):.0f} % of the time"
+        marks.append(f'<text class="still-label" x="{left}" y="{38 + APART * RANKS}">{idle}</text>')
+        said.append(f"{name}: {', '.join(map(str, totals))}, so {idle}")
     key = f"Rows of {TOKENS} tokens on each rank, {CHOICES} choices per token, in the color of the token's rank."
-    marks.append(f'<text class="still-label" x="0" y="{40 + APART * RANKS}">{key}</text>')
+    marks.append(f'<text class="still-label" x="0" y="{60 + APART * RANKS}">{key}</text>')
     alt = f"The rows that experts 0 to {RANKS - 1} get. {'; '.join(said)}."
-    size = f"{3 * WIDTH} {48 + APART * RANKS}"
+    size = f"{3 * WIDTH} {68 + APART * RANKS}"
     return f'<svg viewBox="0 0 {size}" xmlns="http://www.w3.org/2000/svg">{"".join(marks)}</svg>', alt
 
 
-def rows(preference: float, factor: float | None) -> list[list[int]]:
+def rows(preference: int, factor: float | None) -> list[list[int]]:
     """How many rows each rank sends to each expert."""
-    lesson, generator = notebook.functions("14_experts"), torch.Generator().manual_seed(2)
+    lesson = notebook.functions("14_experts")
     most = None if factor is None else lesson["capacity"](TOKENS, RANKS, CHOICES, factor)
     counts = []
-    for _ in range(RANKS):
-        logits = torch.randn(TOKENS, RANKS, generator=generator) + preference * torch.eye(RANKS)[1]
-        _, chosen, _ = lesson["route"](logits, CHOICES)
+    for rank in range(RANKS):
+        scores = [
+            [8 * (shuffled(rank, token, e) + preference * (e == FAVORITE)) + e for e in range(RANKS)]
+            for token in range(TOKENS)
+        ]
+        _, chosen, _ = lesson["route"](torch.tensor(scores) / 1e4, CHOICES)
         counts.append(lesson["plan"](chosen, RANKS, most)[1].tolist())
     return counts
+
+
+def shuffled(rank: int, token: int, expert: int) -> int:
+    """A number from 0 to 9999 that looks random: `shuffled` of experts.js, in 32 bits."""
+    x = (rank + 1) * 0x9E3779B1 ^ (token + 1) * 0x85EBCA6B ^ (expert + 1) * 0xC2B2AE35
+    for shift, factor in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):
+        x &= 0xFFFFFFFF
+        x = (x ^ x >> shift) * factor
+    x &= 0xFFFFFFFF
+    return (x ^ x >> 15) % 10000

@@ -152,6 +152,13 @@ def test_a_dispatch_has_every_row_once_before_and_after_it():
     assert picture.count('class="moved"') == 2 * 12 and "3 rows for expert 0 and 4 for expert 1" in alt
 
 
+def test_an_experts_gradient_is_divided_and_a_routers_is_reduced_too():
+    picture, alt = live_figure.module("expert_gradients").still()
+    assert re.findall(r">(all-reduce, ÷ 2|÷ 2)<", picture) == ["all-reduce, ÷ 2", "÷ 2", "÷ 2", "all-reduce, ÷ 2"]
+    assert picture.count('class="moved"') == 6 and picture.count(">½ (∂L₀ + ∂L₁)<") == 4
+    assert "rank 1's expert 1 holds ∂L₀ + ∂L₁" in alt and "rank 0's router holds ∂L₀, which needs all-reduce" in alt
+
+
 def test_the_groups_of_a_mesh_say_which_wires_they_use():
     picture, alt = live_figure.module("meshes").still(sizes="tp:4,dp:2,pp:2")
     assert re.findall(r">(\w+) (\d+), (\d+) apart: (\w+)", picture) == [
