@@ -336,7 +336,10 @@ def sync_folder(path: Path) -> None:
 
 
 def fresh_folder(root: Path, step: int) -> Path:
-    """An empty folder in which to prepare a step's checkpoint; what killed saves left behind is removed."""
+    """An empty folder in which to prepare a step's checkpoint; what killed saves left behind is removed.
+
+    A new `root` is not fsynced into its own folder: make it before the run, or a power cut may take the first save.
+    """
     root.mkdir(parents=True, exist_ok=True)
     for leftover in root.glob(TEMPORARY + "*"):
         shutil.rmtree(leftover)
