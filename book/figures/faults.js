@@ -53,7 +53,7 @@
     "(b) after the step": each(({ parameters_out: out }, r, t) => out[r][t] !== most(out.map((own) => own[t]))),
     "(b) before forward": changed("parameters"),
     "state before the step": changed("state"),
-    "update, own past": each(({ update }, r, t) => t > 1 && update[r][t] > 1.4 * median(before(update[r], t))),
+    "update, own past": each(({ update }, r, t) => t > 1 && update[r][t] > 1.3 * median(before(update[r], t))),
     "norms, one process": (...given) => [...off("gradient")(...given), ...off("update")(...given)],
     "losses, one process": ofLoss((loss, t, alone) => Math.abs(loss[t] - losses(alone)[t]) > 1e-5),
   };

@@ -36,7 +36,7 @@ WORDS = {
     "moments": "momentum lost", "rate": "rate × 2", "copy": "copy changes",
 }  # fmt: skip
 #: What a norm may be, as a multiple of the median that a detector compares it with.
-LIMITS = {"local norm, own past": 2.0, "local norm, all ranks": 1.5, "update, own past": 1.4}
+LIMITS = {"local norm, own past": 2.0, "local norm, all ranks": 1.5, "update, own past": 1.3}
 #: A detector's name, and what makes it light its lamp.
 RULES = {
     "(a) the loss": "the mean loss does not fall",

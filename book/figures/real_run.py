@@ -35,6 +35,11 @@ def study() -> dict[str, Any]:
     return json.loads((MEASURED / "real_run.json").read_text(encoding="utf-8"))
 
 
+def reruns() -> dict[str, Any]:
+    """What `benchmarks/spike.py` recorded of the run's first steps: other shuffles and rates, and some remedies."""
+    return json.loads((MEASURED / "spike.json").read_text(encoding="utf-8"))
+
+
 def band(points: list[dict], flops: float) -> tuple[float, float]:
     """Bits per byte at so many FLOPs, by the power laws through the points."""
     x, bits = np.log([point["flops"] for point in points]), np.array([point["bits"] for point in points])
@@ -44,48 +49,57 @@ def band(points: list[dict], flops: float) -> tuple[float, float]:
 
 
 def curve() -> ranks.Figure:
-    """Bits per byte over tokens, with the band, the baselines and the kill."""
+    """Bits per byte over tokens, with the kill and the spike; and the end alone, with the prediction and baselines."""
     (steps, lost, _), found = log(), study()
-    low, high = band(found["points"], found["flops"])
+    points, flops = found["points"], found["flops"]
+    low, high = band(points, flops)
+    left_out = [edge for i in range(len(points)) for edge in band(points[:i] + points[i + 1 :], flops)]
     per_step, end, final = found["tokens_per_step"] / 1e6, steps[-1]["step"] * found["tokens_per_step"] / 1e6, steps[-1]
     alt = (
         f"Bits per byte against tokens. On training batches they fall from {steps[0]['loss']:.1f} to "
-        f"{final['loss']:.2f}, with a spike in warm-up; on held-out chapters to {final['validation']:.2f}. A band from "
-        f"{low:.2f} to {high:.2f} is the prediction from three smaller runs. Dashed lines are baselines. A mark shows "
-        "the kill."
+        f"{final['loss']:.2f}, with a spike in warm-up; on held-out chapters to {final['validation']:.2f}. A mark is "
+        f"the kill. A second panel has the last third on a larger scale: a narrow band from {low:.2f} to {high:.2f} is "
+        f"the prediction from three smaller runs, a pale one from {min(left_out):.2f} to {max(left_out):.2f} what it "
+        "is without one of them. Dashed lines are baselines."
     )
-    fig = ranks.Figure(figsize=(8.2, 4.6), alt=alt)
-    ax = fig.subplots()
-    ax.axhspan(low, high, color=GREEN, alpha=0.35, lw=0)
-    for bits in found["baselines"].values():
-        ax.axhline(bits, color=GREY, ls=(0, (4, 3)), lw=0.9)
-    ax.plot(
-        [r["step"] * per_step for r in steps], [r["loss"] for r in steps], color=BLUE, lw=0.9, label="training batches"
-    )
+    fig = ranks.Figure(figsize=(8.8, 4.6), alt=alt)
+    whole, close = fig.subplots(1, 2, width_ratios=(1.75, 1))
     judged = [row for row in steps if "validation" in row]
     at, bits = [r["step"] * per_step for r in judged], [r["validation"] for r in judged]
-    ax.plot(at, bits, "o-", color=ORANGE, ms=4, lw=1.5, label="held-out chapters")
-    labels = [(bits, f"{name}: {bits:.2f}", "#444444") for name, bits in found["baselines"].items()]
-    labels.append((low, f"predicted: {low:.2f} to {high:.2f}", "#00624a"))
+    losses = [r["loss"] for r in steps]
+    whole.plot([r["step"] * per_step for r in steps], losses, color=BLUE, lw=0.9, label="training batches")
+    for ax in (whole, close):
+        ax.plot(at, bits, "o-", color=ORANGE, ms=4, lw=1.5, label="held-out chapters")
+        ax.spines[["right", "top"]].set_visible(False)
+    killed = lost[-1]["step"] * per_step
+    whole.axvspan((lost[0]["step"] - 1) * per_step, killed, ymax=0.72, color=RED, alpha=0.3, lw=0)
+    words = f"rank 2 killed in step {lost[-1]['step'] + 1}:\nthe run resumes, and\n{len(lost)} steps run twice"
+    arrow = {"arrowstyle": "->", "color": "#8a3c00", "lw": 0.9}
+    where = {"ha": "center", "va": "center", "fontsize": 8.5, "color": "#8a3c00"}
+    whole.annotate(words, (killed, losses[lost[-1]["step"] - 1] + 0.03), (killed, 3.1), arrowprops=arrow, **where)
+    spike = max(steps[5:], key=lambda row: row["loss"])
+    words = f"step {spike['step']}: {spike['loss']:.2f}"
+    whole.text(spike["step"] * per_step + 0.03, spike["loss"], words, va="center", fontsize=8.5, color=BLUE)
+    epoch = found["training_tokens"] / 1e6
+    top = whole.secondary_xaxis("top", functions=(lambda x: x / epoch, lambda x: x * epoch))
+    top.set_xlabel("times through the training text", fontsize=9)
+    whole.set(xlim=(0, end), ylim=(1.75, 4.85), xlabel="million tokens", ylabel="bits per byte")
+    title = f"{found['parameters']:,} parameters"
+    whole.legend(frameon=False, loc=(0.42, 0.78), title=title, title_fontsize=9)
+
+    close.axhspan(min(left_out), max(left_out), color=GREEN, alpha=0.13, lw=0)
+    close.axhspan(low, high, color=GREEN, alpha=0.55, lw=0)
+    for value in found["baselines"].values():
+        close.axhline(value, color=GREY, ls=(0, (4, 3)), lw=0.9)
+    labels = [(value, f"{name}: {value:.2f}", "#444444") for name, value in found["baselines"].items()]
+    labels.append(((low + high) / 2, f"predicted: {low:.2f} to {high:.2f}", "#00624a"))
+    labels.append((max(left_out) - 0.01, f"without one point: {min(left_out):.2f} to {max(left_out):.2f}", "#00624a"))
     labels.append((final["validation"], f"reached: {final['validation']:.2f}", "#8a5a00"))
     height = 9.0
     for value, text, color in sorted(labels, reverse=True):  # labels keep their distance; a line leads to each value
-        height = min(height - 0.13, value + 0.08)
-        ax.plot([end, end * 1.025], [value, height], color=color, lw=0.7, clip_on=False)
-        ax.text(end * 1.03, height, text, va="center", fontsize=8.5, color=color)
-    killed = lost[-1]["step"] * per_step
-    ax.axvspan((lost[0]["step"] - 1) * per_step, killed, color=RED, alpha=0.3, lw=0)
-    words = f"rank 2 killed in step {lost[-1]['step'] + 1}: the run resumes,\nand {len(lost)} steps run twice"
-    arrow = {"arrowstyle": "->", "color": "#8a3c00", "lw": 0.9}
-    where = {"ha": "center", "va": "center", "fontsize": 8.5, "color": "#8a3c00"}
-    ax.annotate(words, (killed, steps[lost[-1]["step"] - 1]["loss"] + 0.03), (killed, 2.95), arrowprops=arrow, **where)
-    spike = max(steps[5:], key=lambda row: row["loss"])
-    words = f"step {spike['step']}: {spike['loss']:.2f}"
-    ax.text(spike["step"] * per_step + 0.03, spike["loss"], words, va="center", fontsize=8.5, color=BLUE)
-    epoch = found["training_tokens"] / 1e6
-    top = ax.secondary_xaxis("top", functions=(lambda x: x / epoch, lambda x: x * epoch))
-    top.set_xlabel("times through the training text", fontsize=9)
-    ax.set(xlim=(0, end), ylim=(1.75, 4.85), xlabel="million tokens", ylabel="bits per byte")
-    ax.spines[["right"]].set_visible(False)
-    ax.legend(frameon=False, loc=(0.6, 0.76), title=f"{found['parameters']:,} parameters", title_fontsize=9)
+        height = min(height - 0.022, value + 0.012)
+        close.plot([end, end * 1.012], [value, height], color=color, lw=0.7, clip_on=False)
+        close.text(end * 1.016, height, text, va="center", fontsize=8.5, color=color)
+    close.set(xlim=(2 / 3 * end, end), ylim=(2.1, 2.53), xlabel="million tokens")
+    close.set_title("the last third", fontsize=9)
     return fig
