@@ -192,7 +192,7 @@ $(STAMPS)/pyodide: FORCE
 	@mkdir -p $(STAMPS)
 	@echo '$(PYODIDE)' | cmp -s - $@ || echo '$(PYODIDE)' > $@
 
-$(STAMPS)/notebooks: $(SOLUTIONS) $(call files,autograder/lessons/templates) autograder/grading/nbgrader/release.py autograder/properties.py autograder/grading/nbgrader/checklist.py autograder/grading/nbgrader/preprocessors.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
+$(STAMPS)/notebooks: $(SOLUTIONS) $(call files,autograder/lesson/templates) autograder/grading/nbgrader/release.py autograder/properties.py autograder/grading/nbgrader/checklist.py autograder/grading/nbgrader/preprocessors.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
 	@$(BIN)/python -m autograder release
 	@touch $@
 
@@ -201,7 +201,7 @@ $(STAMPS)/executed: $(SOLUTIONS) $(RANKS) $(AUTOGRADER) $(STAMPS)/inputs .venv/.
 	@$(STEP) "running the solutions" _build/solutions.log -- $(BIN)/python -m autograder run --no-tests
 	@touch $@
 
-CHAPTERS := $(BOOK) $(RANKS) $(SOURCES) autograder/lessons/notebook.py $(STAMPS)/inputs .venv/.ready
+CHAPTERS := $(BOOK) $(RANKS) $(SOURCES) autograder/lesson/notebook.py $(STAMPS)/inputs .venv/.ready
 # What cells of some pages try (`keys.of_chapter`).
 TRIED := $(SOLUTIONS) $(call files,autograder/checking autograder/answers autograder/checks)
 

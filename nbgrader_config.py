@@ -16,7 +16,7 @@ from autograder.grading.nbgrader.restore import RestoreCells, SubmissionExporter
 from autograder.grading.nbgrader.scoring import ReadGrades, SaveScores
 from autograder.grading.pages.feedback import FeedbackExporter
 from autograder.grading.pages.safe_html import SafeCells
-from autograder.lessons import course_settings
+from autograder.lesson import course_settings
 
 c = get_config()  # noqa: F821 (nbgrader defines it)
 

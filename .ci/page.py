@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "_build" / "page"
 sys.path.insert(0, str(ROOT))
 
-from autograder.lessons import notebook  # noqa: E402
-from autograder.lessons.files import write_whole  # noqa: E402
+from autograder.lesson import notebook  # noqa: E402
+from autograder.lesson.files import write_whole  # noqa: E402
 
 #: What a figure's page is made of, besides the page itself.
 SOURCES = ("book/_ext", "book/_static", "book/_vendor", "book/exercise", "book/figures", "book/references.bib")

@@ -18,9 +18,9 @@ import signal  # noqa: E402
 #: Each module adds one subcommand with `add_parser(subparsers)`, and imports slow packages only when it runs.
 COMMANDS = (
     "grading.nbgrader.release",
-    "lessons.run_solutions",
+    "lesson.run_solutions",
     "properties",
-    "lessons.chapters",
+    "lesson.chapters",
     "soundness.audit",
     "grading.command",
     "grading.retry",

@@ -29,9 +29,9 @@ import nbformat
 
 from autograder import checks
 from autograder.checking.check import Check
-from autograder.lessons import adapted, notebook
-from autograder.lessons.files import write_whole
-from autograder.lessons.notebook import answer_of
+from autograder.lesson import adapted, notebook
+from autograder.lesson.files import write_whole
+from autograder.lesson.notebook import answer_of
 
 #: The name of the visible part, among the properties of an exercise.
 VISIBLE = ""

@@ -25,7 +25,7 @@ MARK = "CAPSTONE_BENCHMARK"
 def once(world_size: int) -> float:
     """One run in this process: its seconds. RuntimeError if the resumed run differs."""
     import ranks
-    from autograder.lessons import notebook
+    from autograder.lesson import notebook
 
     lesson = notebook.functions("17_capstone")
     ranks.run(_nothing, world_size)  # warm: the server has loaded torch

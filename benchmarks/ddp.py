@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 import ranks
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 WIDTH, LAYERS, ROWS = 1024, 8, 128
 #: One layer per bucket: 1024² weights and 1024 biases of 4 bytes are a little more than 4 MiB.

@@ -40,7 +40,7 @@ from autograder.grading import example_class, isolation
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import library
 from autograder.grading.running import workers
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from ranks.stopwatch import Stopwatch, family
 
 MAKE = runpy.run_path(str(example_class.EXAMPLE / "make.py"))

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from autograder.grading.course import Course
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 hand_in = runpy.run_path(str(Path(__file__).with_name("grading.py")))["hand_in"]
 

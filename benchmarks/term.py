@@ -43,7 +43,7 @@ from autograder.grading import course, example_class
 from autograder.grading import record as records
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import library
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 MAKE = runpy.run_path(str(example_class.EXAMPLE / "make.py"))
 DUE = datetime.datetime(2026, 10, 1, 12)

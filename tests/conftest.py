@@ -13,7 +13,7 @@ import pytest
 from autograder.checking import check
 from autograder.grading.jail import missing
 from autograder.grading.running import workers
-from autograder.lessons import course_settings, notebook
+from autograder.lesson import course_settings, notebook
 from tests.helpers import browser, firefox, hub, website
 from tests.helpers.inmates import inmate, jail  # noqa: F401 (fixtures of several files)
 

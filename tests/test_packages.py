@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autograder.grading import jail
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,7 +31,7 @@ def imported_by(source: str) -> set[str]:
 
 def strange_imports(source: str) -> list[str]:
     """What a lesson's code may not import: another lesson's checks, and what grades."""
-    own = r"autograder\.(checking|answers|lessons)(\.|$)"
+    own = r"autograder\.(checking|answers|lesson)(\.|$)"
     return sorted(one for one in imported_by(source) if one.startswith("autograder") and not re.match(own, one))
 
 
@@ -58,7 +58,7 @@ def test_such_an_import_is_found(line):
 
 #: What the book may import of this repository: its extensions only what reads lessons; its pages and figures also the
 #: known answers, as texts, and what a lesson's checks watch and write with. Never what grades.
-READS, SHOWS = ("ranks", "autograder.lessons"), ("autograder.answers", "autograder.checks", "autograder.checking")
+READS, SHOWS = ("ranks", "autograder.lesson"), ("autograder.answers", "autograder.checks", "autograder.checking")
 
 
 def sources_of_the_book(book: Path) -> dict[Path, str]:
@@ -82,7 +82,7 @@ def beyond(sources: dict[Path, str], extensions: Path) -> list[str]:
 
 def test_the_book_does_not_import_the_grader():
     sources = sources_of_the_book(ROOT / "book")
-    assert sum("autograder.lessons" in source for source in sources.values()) > 25
+    assert sum("autograder.lesson" in source for source in sources.values()) > 25
     assert not beyond(sources, ROOT / "book" / "_ext")
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from autograder import __main__ as autograder
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 
 @dataclass(frozen=True)

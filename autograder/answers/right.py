@@ -25,7 +25,7 @@ from pathlib import Path
 
 from autograder.answers import answer
 from autograder.answers.answer import Answer
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 
 def of_lesson(lesson: str) -> list[Answer]:

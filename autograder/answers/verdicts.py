@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from autograder.answers import answer
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 
 class Losses(NamedTuple):

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from autograder.answers import answer, right, verdicts
 from autograder.answers.answer import Answer
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 
 class Entry(NamedTuple):

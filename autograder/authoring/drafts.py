@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autograder.answers import right, wrong
-from autograder.lessons import chapter, notebook
+from autograder.lesson import chapter, notebook
 
 #: The tag of a draft's first cell.
 DRAFT = "draft"

@@ -29,8 +29,8 @@ from autograder import properties
 from autograder.answers import answer, right, wrong
 from autograder.authoring import drafts, rules, where
 from autograder.grading.nbgrader import release
-from autograder.lessons import adapted, names, notebook
-from autograder.lessons.files import write_whole
+from autograder.lesson import adapted, names, notebook
+from autograder.lesson.files import write_whole
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: Is it on several ranks? → its folder in TEMPLATES, and the function in there.

@@ -19,8 +19,8 @@ from typing import Any
 import yaml
 
 from autograder.grading.nbgrader import release
-from autograder.lessons import course_settings, notebook, pieces
-from autograder.lessons.course_settings import Settings
+from autograder.lesson import course_settings, notebook, pieces
+from autograder.lesson.course_settings import Settings
 
 #: Where the folder goes; the zip is next to it.
 FOLDER = notebook.ROOT / "_build" / "handout"

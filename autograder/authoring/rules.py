@@ -18,8 +18,8 @@ from autograder.answers import right, verdicts, wrong
 from autograder.answers.answer import Answer
 from autograder.authoring import drafts
 from autograder.checking.check import Check
-from autograder.lessons import notebook
-from autograder.lessons.names import UNPARSABLE, of_cell
+from autograder.lesson import notebook
+from autograder.lesson.names import UNPARSABLE, of_cell
 
 #: Exercises whose answer the exercises after them show at work.
 LATER = {"13-ex4-backward", "17-ex3-invariants"}

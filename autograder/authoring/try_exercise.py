@@ -29,7 +29,7 @@ from autograder.checking.check import share_inputs
 from autograder.grading import isolation, outcome, retry
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import release
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from autograder.soundness import audit, matrix
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from autograder.answers import answer, wrong
-from autograder.lessons import notebook, pieces
-from autograder.lessons.names import of_source
+from autograder.lesson import notebook, pieces
+from autograder.lesson.names import of_source
 
 _NAME = re.compile(r"(?P<exercise>(?P<number>\d\d)-ex\d+)(-[a-z0-9]+)*")
 

@@ -41,7 +41,7 @@ from autograder.checking import faults, hints
 from autograder.checking.cases import Call, Case, CaseError, play
 from autograder.checking.expect import DIED, HANG, RAISED, UNWRITTEN, WRONG, CheckFailed
 from autograder.checking.stage import Launches, LaunchesExceeded, counted
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 #: Names the environment variable that sets the seed of every check.
 SEED = "AUTOGRADER_SEED"

@@ -120,7 +120,7 @@ def twin(
     exercise: str, body: Callable, names: list[str], known: Any, seed: int, launches: float, attempt: Attempt
 ) -> CheckFailed | None:
     """How a known wrong answer fails a check on the inputs of `seed`, within `launches` launches; None if it passes."""
-    from autograder.lessons import notebook
+    from autograder.lesson import notebook
 
     key = (exercise, body.__name__, known.name)
     met, shared = grading().twins, grading().seed == seed

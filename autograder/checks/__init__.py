@@ -17,7 +17,7 @@ from typing import Any
 
 from autograder.answers import answer
 from autograder.checking.check import REGISTERED, Check
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 __path__.append(str(notebook.SOLUTIONS))
 
@@ -43,7 +43,7 @@ def of_exercise(exercise: str) -> list[Check]:
 
 def refuse_checks_of_nothing(lesson: str) -> None:
     """ValueError, in one line with file and line, for a check of no exercise of its lesson: nothing would call it."""
-    from autograder.lessons.course_settings import did_you_mean
+    from autograder.lesson.course_settings import did_you_mean
 
     exercises = answer.solutions(lesson)
     _load(lesson)

@@ -11,7 +11,7 @@ from pathlib import Path
 from autograder.grading import isolation, limits
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import gradebook
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:

@@ -28,8 +28,8 @@ from autograder.grading import handed_in, isolation, limits, outcome
 from autograder.grading import record as records
 from autograder.grading.nbgrader import library, lock
 from autograder.grading.nbgrader.gradebook import Row, csv_of, rows_of, scores_of, totals_of
-from autograder.lessons import adapted, course_settings, keys, pieces
-from autograder.lessons.files import write_whole
+from autograder.lesson import adapted, course_settings, keys, pieces
+from autograder.lesson.files import write_whole
 
 if TYPE_CHECKING:
     from traitlets.config import Config
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from autograder.grading.nbgrader.submission_files import Submission
     from autograder.grading.record import Record
     from autograder.grading.running.workers import Task, Workers
-    from autograder.lessons.course_settings import Settings
+    from autograder.lesson.course_settings import Settings
 
 
 #: Said of a submission that is not remembered as graded, and of the same one when `grade` has tried it once more.

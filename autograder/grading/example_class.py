@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import library
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 EXAMPLE = notebook.ROOT / "examples" / "class"
 EXAMPLE_COURSE = notebook.ROOT / "_build" / "example-class"

@@ -32,7 +32,7 @@ from autograder.grading import command as grade
 from autograder.grading import limits
 from autograder.grading import record as records
 from autograder.grading.limits import printable
-from autograder.lessons.files import write_whole
+from autograder.lesson.files import write_whole
 
 if TYPE_CHECKING:
     from autograder.grading.course import Course

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autograder.lessons.files import write_whole
+from autograder.lesson.files import write_whole
 
 FILE = "record.json"
 

@@ -12,7 +12,7 @@ from autograder.checking.check import SEED, read_seed
 from autograder.grading import command as grade
 from autograder.grading import limits, outcome
 from autograder.grading.course import Course
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:

@@ -18,7 +18,7 @@ import nbformat
 from autograder.grading import command as grade
 from autograder.grading.course import Course
 from autograder.grading.limits import printable
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 #: In a lesson's folder: the command may replace what it has written there.
 MARK = ".answers"

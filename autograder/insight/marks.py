@@ -21,8 +21,8 @@ from autograder.grading.nbgrader.late import Lateness, of_students
 from autograder.grading.outcome import CellOutcome
 from autograder.grading.record import Record
 from autograder.grading.running.run_cells import is_test
-from autograder.lessons.course_settings import Settings
-from autograder.lessons.notebook import answer_of, natural
+from autograder.lesson.course_settings import Settings
+from autograder.lesson.notebook import answer_of, natural
 
 
 class Student(NamedTuple):

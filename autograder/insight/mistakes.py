@@ -14,7 +14,7 @@ from autograder.checking import expect
 from autograder.checking.expect import Failure
 from autograder.grading import outcome
 from autograder.insight.marks import Mark, Submission
-from autograder.lessons.notebook import natural
+from autograder.lesson.notebook import natural
 
 UNWRITTEN = "Not written yet"
 ENDLESS = "Did not end in the time allowed"

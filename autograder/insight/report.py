@@ -17,13 +17,13 @@ from urllib.parse import quote
 
 from autograder.grading.handed_in import EXPECTED
 from autograder.grading.limits import why_no_student
-from autograder.lessons import notebook
-from autograder.lessons.files import write_whole
-from autograder.lessons.notebook import natural
+from autograder.lesson import notebook
+from autograder.lesson.files import write_whole
+from autograder.lesson.notebook import natural
 
 if TYPE_CHECKING:
     from autograder.insight.marks import ClassMarks, Student, Submission
-    from autograder.lessons.course_settings import Settings
+    from autograder.lesson.course_settings import Settings
 
 TEMPLATES = Path(__file__).parent / "templates"
 

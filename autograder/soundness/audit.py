@@ -44,8 +44,8 @@ from autograder.grading.nbgrader import scoring
 from autograder.grading.outcome import CellOutcome
 from autograder.grading.running import kernels, run_cells
 from autograder.grading.running.kernels import Kernel, OwnKernel
-from autograder.lessons import keys, names, notebook, pieces
-from autograder.lessons.files import write_whole
+from autograder.lesson import keys, names, notebook, pieces
+from autograder.lesson.files import write_whole
 from autograder.soundness import disguises, matrix, tables
 
 #: How a complaint about an answer begins of which nothing is recorded; what it was seen to fail follows.

@@ -17,8 +17,8 @@ import torch
 
 from autograder import properties
 from autograder.checking import hints
-from autograder.lessons import notebook
-from autograder.lessons.notebook import answer_of
+from autograder.lesson import notebook
+from autograder.lesson.notebook import answer_of
 
 _OTHER: dict[Any, Any] = {list: tuple, tuple: list, torch.float32: torch.float64, torch.float64: torch.float32}
 

@@ -16,7 +16,7 @@ from autograder.answers.answer import Answer
 from autograder.answers.verdicts import Losses
 from autograder.grading.nbgrader import scoring
 from autograder.grading.outcome import CellOutcome
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 #: The weight of a check without points, which none of an exercise's points survive (`properties`).
 VETO = "veto"

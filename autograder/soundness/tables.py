@@ -18,7 +18,7 @@ from typing import Any
 from autograder import checks
 from autograder.checking.check import Check, attempt
 from autograder.checking.stage import Launches
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 #: Three draws. Any will do.
 SEEDS = (101, 202, 303)

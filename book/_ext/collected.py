@@ -174,8 +174,8 @@ def _needs(solution: Path) -> dict[int, list[int]]:
     """Exercise → the exercises of the same lesson on which it builds, by their numbers."""
     import nbformat
 
-    from autograder.lessons import notebook
-    from autograder.lessons.names import builds_on
+    from autograder.lesson import notebook
+    from autograder.lesson.names import builds_on
 
     nb = nbformat.read(solution, as_version=4)
     answers = [cell.id for cell in nb.cells if notebook.nbgrader_role(cell) == "solution"]

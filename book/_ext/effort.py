@@ -25,7 +25,7 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.transforms import SphinxTransform
 
-from autograder.lessons.chapter import APPARATUS, OPTIONAL
+from autograder.lesson.chapter import APPARATUS, OPTIONAL
 
 #: Minutes that a reader of technical text needs for a word, a line of code or output, a displayed formula, a figure.
 #: Strict readers of eight chapters reported 1.15 to 1.6 times what three quarters of these give.

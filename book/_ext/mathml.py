@@ -1,6 +1,6 @@
 """Draws formulas while the book is built: LaTeX becomes MathML, which browsers show by themselves.
 
-`autograder.lessons.mathml` converts. A formula that cannot be converted causes a warning, which stops the build.
+`autograder.lesson.mathml` converts. A formula that cannot be converted causes a warning, which stops the build.
 
 `math.css` holds the font; only pages with formulas load it. They ask for the font in their head: a browser that first
 meets it in a formula decodes it after the first paint, and then lays out every line with a formula again. A font in a
@@ -19,7 +19,7 @@ from docutils import nodes
 from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
 
-from autograder.lessons.mathml import mathml
+from autograder.lesson.mathml import mathml
 
 VENDOR = Path(__file__).resolve().parent.parent / "_vendor"
 FONT = VENDOR / "stix" / "stix-two-math-subset.woff2"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 CAPTION = "Ones, added up in a format of few bits"
 #: Exponent and mantissa bits of the two formats.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 CAPTION = "Gradients in buckets, computed and sent"
 COUNT, BYTES, EACH = 24, 4e6, 1.2e-3

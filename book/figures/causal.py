@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 CAPTION = "Which rank computes which pairs of queries and keys"
 LENGTH, RANKS = 16, 4

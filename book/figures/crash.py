@@ -21,7 +21,7 @@ import torch.distributed as dist
 import ranks
 from autograder.checking.instruments.filesystem import Log, path_of, read_log, watch
 from autograder.checks import module
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 scratch_folder = module("16_checkpoints", "format").scratch_folder
 

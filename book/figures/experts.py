@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 CAPTION = "Rows per expert by chance, with a favorite, and with a capacity. Ranks wait for the longest bar"
 RANKS, TOKENS, CHOICES, FAVORITE = 4, 6, 2, 1

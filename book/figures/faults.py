@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 import ranks
 from autograder.checks import module
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 RECORDER = module("17_capstone", "finding").RECORDER
 

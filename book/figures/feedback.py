@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 CAPTION = "The way of two weights, with and without feedback"
 STEPS, RATE = 40, 0.1

@@ -7,7 +7,7 @@ import json
 from itertools import product
 from typing import Any
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from machines.cluster import Cluster, find
 from machines.model import (
     LLAMA3_8B,

@@ -12,7 +12,7 @@ import math
 
 from drawing import box, drawing, label
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 CAPTION = "The groups of a mesh on two nodes of eight GPUs. Ranks with the same letter form a group"
 #: In units of the picture: ranks per node, the space for labels, a rank's box, the height of an axis' two rows.

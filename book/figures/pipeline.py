@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 CAPTION = "Schedules of a pipeline"
 STAGES, MICRO_BATCHES = 4, 6

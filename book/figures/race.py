@@ -7,7 +7,7 @@ start-up only where it enters another node, as in NCCL's model.
 
 from __future__ import annotations
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from machines.cluster import NETWORK_STEP, NVLINK_STEP, find
 
 CAPTION = "Four all-reduces in a race"

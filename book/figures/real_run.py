@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import ranks
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 MEASURED = notebook.ROOT / "benchmarks" / "measured"
 #: The prediction's power law E + k · FLOPs^-a is fitted for each of these E.

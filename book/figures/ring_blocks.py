@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drawing import box, drawing, label
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 CAPTION = "Causal attention on a ring of four ranks. A row is a query, a color its rank, a number the step; below: time"
 LENGTH, RANKS = 16, 4

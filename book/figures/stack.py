@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from machines.cluster import GB, find
 
 CAPTION = "What a rank holds, by stage"

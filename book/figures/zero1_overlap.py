@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from drawing import box, drawing, label
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from machines.cluster import Cluster, find
 from machines.model import LLAMA3_8B, attention_parameters, mlp_parameters, parameters
 

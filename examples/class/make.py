@@ -26,7 +26,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
 from autograder import properties
 from autograder.answers import right, wrong
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 EXPECTED = Path(__file__).resolve().with_name("expected.csv")
 

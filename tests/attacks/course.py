@@ -26,7 +26,7 @@ from pathlib import Path
 
 import nbformat
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from ranks.stopwatch import Stopwatch
 from tests.attacks import catalog, lessons
 from tests.attacks.attack import Attack

@@ -251,7 +251,7 @@ answer(tensor, src)
 import sys
 sys.path.append("@REPO@")
 try:
-    from autograder.lessons import notebook
+    from autograder.lesson import notebook
     answer = notebook.functions("01_collectives")["broadcast"]
 except Exception as error:
     answer = None

@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_notebook
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers import toy_course
 
 ARRAYS = "08_arrays"

@@ -109,7 +109,7 @@ try:
     from pathlib import Path
     import sys
     sys.path.append("@REPO@")
-    from autograder.lessons import notebook
+    from autograder.lesson import notebook
     notebook.SOLUTIONS = Path("@COURSE@/solutions")
     square = notebook.functions("07_toy")["square"]
 except Exception as error:

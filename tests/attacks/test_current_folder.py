@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autograder.grading import jail
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers.toy_course import LESSON, WRONG_SQUARE, Toy, submission
 
 LEAK = "import sys\nwith open({leaks!r}, 'a') as file:\n    print(__name__, sys.orig_argv, file=file)\n"
@@ -19,7 +19,7 @@ LEAK = "import sys\nwith open({leaks!r}, 'a') as file:\n    print(__name__, sys.
 SHARE = """
 import sys
 import ranks
-from autograder.lessons.shared_server import share_server
+from autograder.lesson.shared_server import share_server
 with share_server():
     sys.executable = "/bin/false"
     assert list(ranks.run(lambda rank, world_size: rank, world_size=2, echo=False)) == [0, 1]

@@ -14,7 +14,7 @@ import pytest
 
 from autograder.grading.jail import control_groups, outside
 from autograder.grading.running import clock
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from ranks.stopwatch import family
 from tests.attacks import test_folders
 from tests.helpers.inmates import run

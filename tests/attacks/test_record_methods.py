@@ -17,7 +17,7 @@ import pytest
 from autograder import checks
 from autograder.checking import check
 from autograder.grading.jail import handles, record_methods
-from autograder.lessons.notebook import natural
+from autograder.lesson.notebook import natural
 from tests.helpers.modules import import_checks
 
 ring = checks.module("13_context", "ring")

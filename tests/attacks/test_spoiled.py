@@ -17,7 +17,7 @@ import torch
 
 import ranks
 from autograder.checking import check
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers.modules import import_checks
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]

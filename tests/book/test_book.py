@@ -12,7 +12,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from autograder.authoring import drafts
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers.browser import Tab, pages
 from tests.helpers.notebook_regions import split
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers.browser import Tab
 
 pytestmark = pytest.mark.browser

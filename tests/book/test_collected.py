@@ -8,7 +8,7 @@ import sys
 import pytest
 from docutils import nodes, utils
 
-from autograder.lessons import chapter, notebook
+from autograder.lesson import chapter, notebook
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
 collected, effort = importlib.import_module("collected"), importlib.import_module("effort")

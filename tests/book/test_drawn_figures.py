@@ -12,7 +12,7 @@ from docutils.core import publish_doctree
 from docutils.parsers.rst import directives
 
 import ranks
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from machines.cluster import GB, find
 from ranks.figure import LEGIBLE
 

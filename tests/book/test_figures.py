@@ -16,7 +16,7 @@ import torch.distributed as dist
 from playwright.sync_api import expect
 
 import ranks
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from machines.model import MODELS
 from ranks import playable
 from tests.helpers.browser import DRAWN, Tab

@@ -9,7 +9,7 @@ import pytest
 from docutils import nodes
 from docutils.core import publish_doctree
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autograder.lessons import mathml
+from autograder.lesson import mathml
 
 
 def test_a_formula_becomes_mathml():

@@ -10,7 +10,7 @@ from bs4 import BeautifulSoup
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from machines.cluster import GB
 from machines.model import LLAMA3_8B, flops_per_token
 from planner import Layout

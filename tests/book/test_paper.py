@@ -11,7 +11,7 @@ import pytest
 from bs4 import BeautifulSoup
 from pypdf import PdfReader
 
-from autograder.lessons.notebook import ROOT, lessons
+from autograder.lesson.notebook import ROOT, lessons
 
 pytestmark = pytest.mark.thorough
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from machines import cluster
 from machines.cluster import CLUSTERS
 from machines.model import DEEPSEEK_V3, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, MODELS

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from bs4 import BeautifulSoup
 
-from autograder.lessons.notebook import ROOT
+from autograder.lesson.notebook import ROOT
 from tests.helpers import browser
 from tests.helpers.browser import Tab
 

@@ -23,7 +23,7 @@ from sphinx.errors import ConfigError
 from sphinx.util.docutils import docutils_namespace
 
 from autograder.answers import wrong
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers import npm, pyodide, website
 from tests.helpers.browser import Tab
 from tests.helpers.notebook_regions import split

@@ -7,8 +7,8 @@ import re
 import pytest
 from bs4 import BeautifulSoup
 
-from autograder.lessons import notebook
-from autograder.lessons.notebook import ROOT
+from autograder.lesson import notebook
+from autograder.lesson.notebook import ROOT
 
 
 def page(book, name):

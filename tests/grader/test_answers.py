@@ -9,7 +9,7 @@ import pytest
 from autograder.__main__ import main
 from autograder.answers import answer, right, verdicts, wrong
 from autograder.answers.verdicts import Losses
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers import tiny_lesson
 
 LESSON, CELL = "98_tiny", "98-ex1-twice"

@@ -18,7 +18,7 @@ from autograder.grading.running import carried_forward, run_cells, workers
 from autograder.grading.running.kernels import Reply
 from autograder.grading.running.take_over import take_over
 from autograder.insight import marks, report
-from autograder.lessons import names, notebook
+from autograder.lesson import names, notebook
 from tests.helpers.toy_course import LESSON, POINTS, RIGHT, Toy, cell, lesson, submission
 
 pytestmark = pytest.mark.jail

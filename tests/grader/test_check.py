@@ -25,7 +25,7 @@ from autograder.checking.expect import (
     expect_unchanged,
 )
 from autograder.checks import module
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from ranks import processes, source
 from tests.helpers import tiny_lesson
 from tests.helpers.modules import import_checks

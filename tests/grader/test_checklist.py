@@ -8,7 +8,7 @@ import pytest
 from autograder import checks
 from autograder.checking.check import Check
 from autograder.grading.nbgrader import checklist
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 #: What stands in front of a sentence where there are several: what it is worth.
 WORTH = re.compile(r"^(?:([\d.]+) points?|No points without this): ")

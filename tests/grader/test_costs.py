@@ -9,7 +9,7 @@ import pytest
 import ranks
 from autograder.answers import wrong
 from autograder.checks import module
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers import right_answers
 
 common, diagnosis, steps = (module("02_costs", name) for name in ("common", "diagnosis", "steps"))

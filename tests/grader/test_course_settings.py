@@ -28,7 +28,7 @@ from autograder.grading.nbgrader.grade_submission import grade_submission
 from autograder.grading.nbgrader.late import of_students
 from autograder.grading.record import Record
 from autograder.insight import marks, report
-from autograder.lessons import adapted, course_settings, names, notebook
+from autograder.lesson import adapted, course_settings, names, notebook
 from autograder.soundness import audit
 from tests.helpers.report_tables import rows_of_table
 from tests.helpers.toy_course import LESSON, RIGHT, WRONG_SQUARE, Toy, cell, submission

@@ -7,7 +7,7 @@ import pytest
 
 from autograder.grading.pages import feedback, formulas, safe_html
 from autograder.grading.running import clock
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers.hostile_markup import assert_harmless
 
 

@@ -29,7 +29,7 @@ from autograder.grading.nbgrader.gradebook import Row, csv_of
 from autograder.grading.pages import feedback, safe_html
 from autograder.grading.running import pictures
 from autograder.grading.running.kernels import Outputs
-from autograder.lessons import names, skippable
+from autograder.lesson import names, skippable
 from ranks.ledger import Ledger, Message
 
 #: Seconds of computing and bytes of memory that one input may take, at most.

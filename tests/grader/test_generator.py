@@ -19,7 +19,7 @@ from autograder.__main__ import main
 from autograder.authoring import generator, rules, where
 from autograder.checking import check
 from autograder.grading.nbgrader import release
-from autograder.lessons import files, notebook
+from autograder.lesson import files, notebook
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))
 import collected

@@ -25,7 +25,7 @@ from autograder.grading.course import STARVED, Course
 from autograder.grading.jail import kernel
 from autograder.grading.running import pictures, workers
 from autograder.insight import marks, report
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from ranks.ledger import Ledger, Message
 from tests.helpers.hostile_markup import assert_harmless
 from tests.helpers.notebook_regions import split

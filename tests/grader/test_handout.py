@@ -17,7 +17,7 @@ import pytest
 from autograder.__main__ import main
 from autograder.authoring import handout
 from autograder.grading.nbgrader import release
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 
 def unpack(folder: Path, to: Path) -> Path:

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from autograder.grading.course import Course
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers import npm
 from tests.helpers.browser import Tab, chromium
 from tests.helpers.hub import RECIPE, Hub, proxy

@@ -9,7 +9,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.grading.jail import kernel as kernels
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from ranks.stopwatch import family
 
 pytestmark = pytest.mark.jail

@@ -13,7 +13,7 @@ from autograder.__main__ import main
 from autograder.answers.verdicts import Losses
 from autograder.grading import record
 from autograder.grading.course import Course
-from autograder.lessons import chapters, executing, keys, notebook, run_solutions
+from autograder.lesson import chapters, executing, keys, notebook, run_solutions
 from autograder.soundness import audit
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -23,7 +23,7 @@ from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
 
 import ranks
 from autograder.checks import module
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 diagnosis = module("06_launch", "diagnosis")
 

@@ -27,7 +27,7 @@ from autograder.grading.pages import feedback
 from autograder.grading.running import pictures, run_cells
 from autograder.grading.running.kernels import Outputs, Reply
 from autograder.insight import regrade
-from autograder.lessons import skippable
+from autograder.lesson import skippable
 from ranks.ledger import Ledger, Message, Span
 
 

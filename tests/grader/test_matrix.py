@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from autograder.answers import wrong
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from autograder.soundness import audit, matrix
 
 STEP, ADAM = "03_step", "03-ex3-adam-update"

@@ -13,7 +13,7 @@ from autograder.grading.nbgrader import library
 from autograder.grading.nbgrader.preprocessors import RunCells
 from autograder.grading.nbgrader.restore import SourceCell, restore
 from autograder.grading.running import clock
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers.toy_course import LESSON, RIGHT, WRONG_SQUARE, Toy, at, cell, released, submission
 
 FULL = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}

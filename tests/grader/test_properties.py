@@ -24,7 +24,7 @@ from autograder.grading.outcome import CellOutcome, Tried
 from autograder.grading.running import run_cells
 from autograder.grading.running.kernels import LocalKernel
 from autograder.insight import lms, marks
-from autograder.lessons import names, notebook
+from autograder.lesson import names, notebook
 from tests.helpers.formgrader_server import environment
 
 LESSON = "03_step"

@@ -13,7 +13,7 @@ from autograder.authoring import rules
 from autograder.grading import limits
 from autograder.grading.nbgrader import release, restore
 from autograder.insight import answers_as_files, lms, marks, mistakes, regrade, report
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers.formgrader_server import Server
 from tests.helpers.toy_course import LESSON, RIGHT, Toy, cell
 

@@ -7,7 +7,7 @@ import pytest
 
 from autograder.__main__ import main
 from autograder.grading.nbgrader import release
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers import tiny_lesson as tiny
 
 

@@ -11,7 +11,7 @@ from autograder.checking import check, hints
 from autograder.checking.expect import CheckFailed, fail
 from autograder.grading.course import Course
 from autograder.insight import marks
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 LESSON, EXERCISE = "03_step", "03-ex1-worker-gradient"
 

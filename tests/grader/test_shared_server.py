@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.lessons.shared_server import share_server
+from autograder.lesson.shared_server import share_server
 from tests.helpers.patience import PATIENCE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -110,7 +110,7 @@ def test_a_path_at_which_nobody_listens_does_no_harm(tmp_path):
 
 
 def test_it_ends_with_the_program_that_shares_it(listening):
-    shares = "from autograder.lessons.shared_server import share_server\nimport time\n"
+    shares = "from autograder.lesson.shared_server import share_server\nimport time\n"
     shares += "with share_server():\n    time.sleep(60)\n"
     owner = subprocess.Popen([sys.executable, "-c", shares])
     until(listening)

@@ -10,7 +10,7 @@ from autograder import checks
 from autograder.__main__ import main
 from autograder.answers import right, wrong
 from autograder.authoring import where
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 STEP = "08-ex3-step"
 

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from autograder.grading import example_class
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers.browser import Tab, chromium
 from tests.helpers.formgrader_server import Server
 

@@ -13,7 +13,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers import npm
 from tests.helpers.browser import Tab
 from tests.helpers.patience import PATIENCE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from autograder.checks import module
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 
 def import_checks() -> list[ModuleType]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 INSTALL = "install npm (Debian: apt-get install npm)"
 _FOLDER = notebook.ROOT / "_build" / "npm"

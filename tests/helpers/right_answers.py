@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autograder.answers import right
 from autograder.grading.nbgrader import scoring
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from autograder.soundness import audit
 
 

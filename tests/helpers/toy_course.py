@@ -20,7 +20,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from autograder.grading import jail
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import library
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 LESSON = "07_toy"
 RIGHT = {

@@ -18,7 +18,7 @@ from autograder.answers.verdicts import Losses
 from autograder.checking import cases, check, hints
 from autograder.checking.expect import expect_equal
 from autograder.grading import jail
-from autograder.lessons import names, notebook
+from autograder.lesson import names, notebook
 from autograder.soundness import audit, disguises, tables
 from tests.helpers import tiny_lesson
 

@@ -19,7 +19,7 @@ from autograder import checks
 from autograder.checking import stage
 from autograder.checking.check import attempt
 from autograder.checking.stage import Launches
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from autograder.soundness import audit
 
 #: What is handed over to be called; a class or a model is not.

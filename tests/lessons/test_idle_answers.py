@@ -14,7 +14,7 @@ import pytest
 from autograder import properties
 from autograder.checking import hints
 from autograder.checking.expect import CheckFailed
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 #: What every function and method of an exercise does instead of its work, with the arguments of its call.
 IDLE = {

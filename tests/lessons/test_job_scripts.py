@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import ranks
-from autograder.lessons import notebook, pieces
+from autograder.lesson import notebook, pieces
 
 CLUSTER = notebook.ROOT / "examples" / "cluster"
 HELPER = "newest_whole_checkpoint.py"

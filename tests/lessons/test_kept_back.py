@@ -19,7 +19,7 @@ from autograder.authoring import handout
 from autograder.checks import module
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import library, release
-from autograder.lessons import notebook, pieces, run_solutions
+from autograder.lesson import notebook, pieces, run_solutions
 from tests.helpers.inmates import run
 from tests.helpers.modules import import_checks
 from tests.helpers.notebook_regions import split

@@ -13,7 +13,7 @@ from autograder.answers import right, wrong
 from autograder.answers.answer import Answer
 from autograder.authoring import rules
 from autograder.checking.check import REGISTERED, Check
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers.modules import import_checks
 
 LESSONS = notebook.lessons()

@@ -18,7 +18,7 @@ from autograder.__main__ import main
 from autograder.answers import right, wrong
 from autograder.answers.answer import Answer
 from autograder.authoring import drafts
-from autograder.lessons import names, notebook
+from autograder.lesson import names, notebook
 
 pytestmark = [pytest.mark.jail, pytest.mark.slow, pytest.mark.apart]
 

@@ -21,7 +21,7 @@ import pytest
 
 import planner
 import ranks
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from machines.cluster import NETWORK_STEP, NVLINK_STEP, Cluster, find
 from machines.model import (
     DEEPSEEK_V3,

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 SCRIPT = notebook.ROOT / "examples" / "real_run" / "run.py"
 #: The second: each attempt opens a store of its own, or it may find addresses of the last one (lesson 06).

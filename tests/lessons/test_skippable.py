@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from autograder.lessons import notebook, skippable
+from autograder.lesson import notebook, skippable
 
 
 def cell(name: str, source: str, role: str = "", *tags: str) -> nbformat.NotebookNode:

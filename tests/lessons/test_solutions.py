@@ -7,8 +7,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.__main__ import main
-from autograder.lessons import executing, keys, notebook, run_solutions
-from autograder.lessons.shared_server import share_server
+from autograder.lesson import executing, keys, notebook, run_solutions
+from autograder.lesson.shared_server import share_server
 from tests.helpers import tiny_lesson as tiny
 
 WITH_RANKS = [

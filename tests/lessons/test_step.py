@@ -10,7 +10,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 
 from autograder.checks import module
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers import right_answers
 
 common = module("03_step", "common")

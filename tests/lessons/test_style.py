@@ -12,7 +12,7 @@ import pytest
 
 from autograder import properties
 from autograder.authoring import drafts, rules
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = notebook.lessons()

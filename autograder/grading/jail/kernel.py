@@ -30,7 +30,7 @@ from autograder.grading import limits
 from autograder.grading.jail import control_groups, handles, outside
 from autograder.grading.running import clock
 from autograder.grading.running.kernels import Outputs, Reply
-from autograder.lessons import names, notebook
+from autograder.lesson import names, notebook
 
 #: Seconds within which a submission's process must answer after a failed test; else a new one is started.
 HEALTHY = 10

@@ -29,7 +29,7 @@ from autograder.grading.jail import DOES_NOT_START, FILES_INSIDE, MISSING, contr
 from autograder.grading.limits import unbound_memory
 from autograder.grading.running import clock
 from autograder.grading.running.kernels import NotStartedError
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from ranks.stopwatch import family
 
 HERE = Path(__file__).resolve().parent

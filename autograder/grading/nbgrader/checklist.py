@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from autograder import properties
-from autograder.lessons.notebook import answer_of
+from autograder.lesson.notebook import answer_of
 
 
 def statement_of(test: str) -> str:

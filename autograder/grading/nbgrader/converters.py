@@ -10,7 +10,7 @@ from typing import Any
 
 from autograder.grading.nbgrader import lock, submission_files, view
 from autograder.grading.record import DamagedRecordError
-from autograder.lessons import course_settings, pieces
+from autograder.lesson import course_settings, pieces
 
 
 def copy_only_what_is_listed() -> None:

@@ -22,7 +22,7 @@ from autograder.grading import limits
 from autograder.grading.nbgrader import library
 from autograder.grading.pages import formulas
 from autograder.grading.pages.safe_html import SIGNS
-from autograder.lessons import course_settings, mathml
+from autograder.lesson import course_settings, mathml
 
 #: Scripts of other machines, and what configures them. A submission's own are text by now (`safe_html`).
 FOREIGN = re.compile(

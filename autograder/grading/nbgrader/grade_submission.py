@@ -22,7 +22,7 @@ from autograder.grading import outcome
 from autograder.grading import record as records
 from autograder.grading.nbgrader import late, reading, restore, scoring, submission_files, view
 from autograder.grading.nbgrader.preprocessors import RunCells
-from autograder.lessons import course_settings
+from autograder.lesson import course_settings
 
 if TYPE_CHECKING:
     from traitlets.config import Config

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from autograder.grading.limits import csv_cell, csv_text, printable
 from autograder.grading.record import Entry, Record
-from autograder.lessons.notebook import natural
+from autograder.lesson.notebook import natural
 
 
 class Row(NamedTuple):

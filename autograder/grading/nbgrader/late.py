@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from nbgrader.preprocessors import AssignLatePenalties
 
 from autograder.grading.record import Record
-from autograder.lessons import course_settings
-from autograder.lessons.course_settings import Settings
+from autograder.lesson import course_settings
+from autograder.lesson.course_settings import Settings
 
 if TYPE_CHECKING:
     from traitlets.config import Config

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autograder.lessons import course_settings, notebook
-from autograder.lessons.files import write_whole
+from autograder.lesson import course_settings, notebook
+from autograder.lesson.files import write_whole
 
 if TYPE_CHECKING:
     from nbgrader.api import Gradebook as Gradebook

@@ -16,7 +16,7 @@ from autograder.grading.nbgrader import checklist, library
 from autograder.grading.nbgrader.submission_files import lesson_notebook, taken
 from autograder.grading.running import submission
 from autograder.grading.running.run_cells import Limits
-from autograder.lessons import adapted, course_settings, names, notebook, pieces
+from autograder.lesson import adapted, course_settings, names, notebook, pieces
 
 
 class AdaptLesson(NbGraderPreprocessor):

@@ -23,7 +23,7 @@ from nbformat.v4.nbbase import random_cell_id
 from autograder.grading import limits, outcome
 from autograder.grading.nbgrader import submission_files
 from autograder.grading.outcome import NotebookOutcome
-from autograder.lessons.notebook import address_of, answer_cells, is_task, nbgrader_role
+from autograder.lesson.notebook import address_of, answer_cells, is_task, nbgrader_role
 
 #: Marks the notebooks that this process has written; a submission cannot know it.
 OURS = secrets.token_hex(16)

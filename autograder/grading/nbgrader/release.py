@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from autograder.grading.nbgrader import library
-from autograder.lessons import adapted, course_settings, notebook, pieces
-from autograder.lessons.course_settings import Settings
-from autograder.lessons.files import write_whole
+from autograder.lesson import adapted, course_settings, notebook, pieces
+from autograder.lesson.course_settings import Settings
+from autograder.lesson.files import write_whole
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:

@@ -27,8 +27,8 @@ from autograder.grading import record as records
 from autograder.grading.nbgrader import setup_cells, view
 from autograder.grading.nbgrader.reading import new_cell, notebook_of, read_file, read_submission
 from autograder.grading.nbgrader.submission_files import lesson_notebook
-from autograder.lessons import adapted, course_settings
-from autograder.lessons.notebook import STUB, answer_of, is_task, natural
+from autograder.lesson import adapted, course_settings
+from autograder.lesson.notebook import STUB, answer_of, is_task, natural
 
 #: The start of a function or a class, and its name.
 DEFINITION = re.compile(r"^(?:async +def|def|class) +(\w+)", re.MULTILINE)

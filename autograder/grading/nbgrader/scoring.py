@@ -25,8 +25,8 @@ from autograder.grading.nbgrader import late, library, view
 from autograder.grading.outcome import OUT_OF_TIME, OUTDATED, TIMEOUT, CellOutcome, Outcome, Tried
 from autograder.grading.record import Entry, Record
 from autograder.grading.running.run_cells import is_test
-from autograder.lessons import course_settings
-from autograder.lessons.notebook import answer_of, nbgrader_role
+from autograder.lesson import course_settings
+from autograder.lesson.notebook import answer_of, nbgrader_role
 
 #: The message about a property is cut after this many characters.
 MAX_MESSAGE = 2000

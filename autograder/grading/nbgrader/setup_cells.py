@@ -14,7 +14,7 @@ import nbformat
 from autograder.grading import outcome
 from autograder.grading.nbgrader import scoring
 from autograder.grading.outcome import NOT_RUN, OK, CellOutcome
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 #: At most this many characters of an error are repeated in a remark.
 MOST = 300

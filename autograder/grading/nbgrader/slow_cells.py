@@ -8,7 +8,7 @@ import nbformat
 
 from autograder.grading import limits, outcome
 from autograder.grading.running.run_cells import is_test
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 #: A cell is named that took at least this part of the slowest one's time; at most so many cells.
 PART, MOST = 0.1, 3

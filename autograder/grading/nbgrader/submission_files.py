@@ -23,8 +23,8 @@ from pathlib import Path
 import nbformat
 
 from autograder.grading import limits
-from autograder.lessons import adapted, course_settings, notebook
-from autograder.lessons.notebook import AGENTS
+from autograder.lesson import adapted, course_settings, notebook
+from autograder.lesson.notebook import AGENTS
 
 
 def lesson_notebook(source: Path, own: course_settings.Settings) -> nbformat.NotebookNode:

@@ -27,9 +27,9 @@ from autograder.grading import record as records
 from autograder.grading.limits import printable
 from autograder.grading.nbgrader import lock
 from autograder.grading.record import Entry, Key, Record
-from autograder.lessons import course_settings
-from autograder.lessons.course_settings import DAY, Settings
-from autograder.lessons.notebook import answer_of
+from autograder.lesson import course_settings
+from autograder.lesson.course_settings import DAY, Settings
+from autograder.lesson.notebook import answer_of
 
 STUDENT = ("first_name", "last_name", "email", "lms_user_id")
 #: What people can change in the gradebook, by its names in the record; all else is the machine's.

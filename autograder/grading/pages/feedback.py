@@ -21,8 +21,8 @@ from autograder.grading.nbgrader.restore import mark_scheme, visible_part
 from autograder.grading.outcome import NOT_RUN, NOT_TRIED, CellOutcome, NotebookOutcome, Tried
 from autograder.grading.pages import formulas, safe_html
 from autograder.grading.running.run_cells import is_test
-from autograder.lessons import mathml
-from autograder.lessons.notebook import answer_of, is_task
+from autograder.lesson import mathml
+from autograder.lesson.notebook import answer_of, is_task
 
 TEMPLATES = Path(__file__).parent / "templates"
 NOT_GRADED_YET = "not graded yet"

@@ -12,7 +12,7 @@ import re
 from xml.etree import ElementTree
 
 from autograder.grading import limits
-from autograder.lessons import mathml as converter
+from autograder.lesson import mathml as converter
 
 #: A tag, whose attributes may hold any sign but their quotes; what stands in these elements is code.
 TAG = re.compile(r"""(<(?:[^>"]|"[^"]*")*>)""")

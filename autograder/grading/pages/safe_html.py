@@ -23,7 +23,7 @@ from traitlets import Bool
 
 from autograder.grading import limits
 from autograder.grading.limits import well_formed
-from autograder.lessons.notebook import address_of
+from autograder.lesson.notebook import address_of
 
 #: The tags that stay.
 TAGS = {

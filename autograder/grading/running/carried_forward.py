@@ -24,8 +24,8 @@ from autograder.grading.running import clock
 from autograder.grading.running.kernels import Kernel
 from autograder.grading.running.run_cells import Limits, is_test, run_cells
 from autograder.grading.running.take_over import cells_around
-from autograder.lessons import names, notebook
-from autograder.lessons.notebook import answer_of, natural
+from autograder.lesson import names, notebook
+from autograder.lesson.notebook import answer_of, natural
 
 #: A note on an exercise that fails and uses helpers of the student's that stand in another one that fails.
 NOT_REPLACED = (

@@ -30,7 +30,7 @@ from autograder.checking.expect import CheckFailed, Failure
 from autograder.grading import limits
 from autograder.grading.limits import well_formed
 from autograder.grading.running import clock
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 

@@ -27,8 +27,8 @@ from autograder.grading.outcome import ERROR, NOT_RUN, NOT_TRIED, OK, OUT_OF_TIM
 from autograder.grading.running import clock
 from autograder.grading.running.kernels import ANSI, Kernel, Reply
 from autograder.grading.running.pictures import picture_of
-from autograder.lessons import notebook
-from autograder.lessons.notebook import answer_of, natural
+from autograder.lesson import notebook
+from autograder.lesson.notebook import answer_of, natural
 
 
 @dataclass

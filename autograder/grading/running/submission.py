@@ -10,7 +10,7 @@ from autograder.checking import hints
 from autograder.grading import outcome
 from autograder.grading.running import carried_forward, kernels
 from autograder.grading.running.run_cells import add_hints, run_cells
-from autograder.lessons import skippable
+from autograder.lesson import skippable
 
 
 def run_submission(cells: list[nbformat.NotebookNode], lesson: nbformat.NotebookNode, files: dict, how: Any) -> None:

@@ -23,7 +23,7 @@ from autograder.checking.expect import (
     expect_type,
     fail,
 )
-from autograder.lessons import notebook, pieces
+from autograder.lesson import notebook, pieces
 
 LESSON = "17_capstone"
 TOKENS, NUMEL = 64, 29_888

@@ -13,7 +13,7 @@ import numpy as np
 from autograder.checking.check import check
 from autograder.checking.expect import count_of_ranks, fail
 from autograder.checking.inputs import seed as draw_seed
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 from .common import LESSON, PIECES, run_ranks
 

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 from tests.helpers import browser, npm
 
 HERE = Path(__file__).parent

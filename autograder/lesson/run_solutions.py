@@ -17,9 +17,9 @@ from typing import Any
 
 import nbformat
 
-from autograder.lessons import keys, notebook, pieces
-from autograder.lessons.executing import CellFailedError, at_once, execute, first_line
-from autograder.lessons.files import write_whole
+from autograder.lesson import keys, notebook, pieces
+from autograder.lesson.executing import CellFailedError, at_once, execute, first_line
+from autograder.lesson.files import write_whole
 
 EXECUTED = notebook.ROOT / "_build" / "executed"
 

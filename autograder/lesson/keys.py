@@ -14,12 +14,12 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from autograder.lessons import notebook, pieces
+from autograder.lesson import notebook, pieces
 
 #: What every lesson's results depend on: folders and files below the repository.
 SHARED = (
     *notebook.PACKAGES,
-    "autograder/lessons",
+    "autograder/lesson",
     "autograder/checking",
     "autograder/answers",
     "autograder/checks",
@@ -35,8 +35,8 @@ SOUNDNESS = ("autograder/soundness", "autograder/grading")
 _LESSON = re.compile(r"""["'](\d\d_[a-z0-9_]+)["']""")
 #: A file of the repository, as in `notebook.ROOT / "benchmarks" / "measured" / "h100_ddp_trace.json"`.
 _FILE = re.compile(r"""notebook\.ROOT((?: / ["'][\w.-]+["'])+)""")
-#: That cells import something of the grader besides `autograder.lessons`.
-_GRADER = re.compile(r"^\s*(?:from|import)\s+autograder\.(?!lessons\b)", re.MULTILINE)
+#: That cells import something of the grader besides `autograder.lesson`.
+_GRADER = re.compile(r"^\s*(?:from|import)\s+autograder\.(?!lesson\b)", re.MULTILINE)
 _CELL = re.compile(r"^```\{code-cell\}.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -63,7 +63,7 @@ def of_chapter(chapter: Path) -> str:
     if _GRADER.search(cells):
         places += [notebook.ROOT / name for name in SHARED]
         places += [place for lesson in used for place in _own_code(lesson, verdicts=True)]
-    shared = (*notebook.PACKAGES, "autograder/lessons/notebook.py")
+    shared = (*notebook.PACKAGES, "autograder/lesson/notebook.py")
     return digest([*(notebook.ROOT / name for name in shared), *places])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 #: The heading under which optional sections stand, and those of what one looks up or works through.
 OPTIONAL = "Optional sections"

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 
 @contextlib.contextmanager

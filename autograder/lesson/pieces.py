@@ -17,8 +17,8 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
-from autograder.lessons import notebook
-from autograder.lessons.names import names_defined_by, names_read_by
+from autograder.lesson import notebook
+from autograder.lesson.names import names_defined_by, names_read_by
 
 #: Lesson → what the capstone takes from it.
 PIECES = {

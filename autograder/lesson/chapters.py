@@ -19,9 +19,9 @@ from typing import Any
 
 import nbformat
 
-from autograder.lessons import executing, keys, notebook
-from autograder.lessons.executing import at_once
-from autograder.lessons.files import write_whole
+from autograder.lesson import executing, keys, notebook
+from autograder.lesson.executing import at_once
+from autograder.lesson.files import write_whole
 
 BOOK = notebook.ROOT / "book"
 CACHE = notebook.ROOT / "_build" / "jupyter_cache"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from autograder.lessons.notebook import ROOT
+from autograder.lesson.notebook import ROOT
 
 TEMML = ROOT / "book" / "_vendor" / "temml" / "temml.min.js"
 

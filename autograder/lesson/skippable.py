@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import nbformat
 
-from autograder.lessons import names, notebook
+from autograder.lesson import names, notebook
 
 #: Ways to read a name that the source does not show. If a student's cell uses one of them, every cell runs.
 DYNAMIC = re.compile(r"(?<![\w.])(globals|eval|exec|get_ipython)\b|\b(In|Out)\[|sys\.modules|__(main|globals)__")

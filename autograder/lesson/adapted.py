@@ -9,8 +9,8 @@ from pathlib import Path
 
 import nbformat
 
-from autograder.lessons import names, notebook
-from autograder.lessons.course_settings import FILE, Lesson, Settings, short_name
+from autograder.lesson import names, notebook
+from autograder.lesson.course_settings import FILE, Lesson, Settings, short_name
 
 #: In a test cell's metadata: the points that its checks share, where the course gives others.
 SHARED = "shared_points"

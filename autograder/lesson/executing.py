@@ -14,7 +14,7 @@ from typing import Any
 
 import nbformat
 
-from autograder.lessons.shared_server import share_server
+from autograder.lesson.shared_server import share_server
 
 #: Seconds for one cell, as in `_config.yml`. The slowest cells take a few seconds; the limit ends a cell that hangs.
 CELL_TIMEOUT = 3600

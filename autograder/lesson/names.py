@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import nbformat
 
-from autograder.lessons.notebook import is_setup, nbgrader_role
+from autograder.lesson.notebook import is_setup, nbgrader_role
 
 #: What parsing a source may raise: it is no Python, or nested too deeply or too large for the parser.
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)

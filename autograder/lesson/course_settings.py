@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import nbformat
 
-from autograder.lessons import notebook
+from autograder.lesson import notebook
 
 FILE = "course.toml"
 #: Where the notebooks of a course with settings of its own are put, in its folder.
