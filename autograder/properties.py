@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import nbformat
 
 from autograder import checks
-from autograder.checking.check import Check
+from autograder.checks.check import Check
 from autograder.lesson import adapted, notebook
 from autograder.lesson.files import write_whole
 from autograder.lesson.notebook import answer_of

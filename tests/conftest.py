@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.checking import check
+from autograder.checks import check
 from autograder.grading.jail import missing
 from autograder.grading.running import workers
 from autograder.lesson import course_settings, notebook

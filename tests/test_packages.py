@@ -31,7 +31,7 @@ def imported_by(source: str) -> set[str]:
 
 def strange_imports(source: str) -> list[str]:
     """What a lesson's code may not import: another lesson's checks, and what grades."""
-    own = r"autograder\.(checking|answers|lesson)(\.|$)"
+    own = r"autograder\.(checks\.(?!find|module|try_exercise)\w+|answers|lesson)(\.|$)"
     return sorted(one for one in imported_by(source) if one.startswith("autograder") and not re.match(own, one))
 
 
@@ -51,14 +51,14 @@ def test_no_lesson_imports_another_or_what_grades(lesson):
     ],
 )
 def test_such_an_import_is_found(line):
-    good = "from . import flat\nfrom .gradient import mean\nfrom autograder.checking.check import check\n"
+    good = "from . import flat\nfrom .gradient import mean\nfrom autograder.checks.check import check\n"
     assert strange_imports(good) == []
     assert len(strange_imports(f"{good}\ndef lazy():\n    {line}\n")) == 1
 
 
 #: What the book may import of this repository: its extensions only what reads lessons; its pages and figures also the
 #: known answers, as texts, and what a lesson's checks watch and write with. Never what grades.
-READS, SHOWS = ("ranks", "autograder.lesson"), ("autograder.answers", "autograder.checks", "autograder.checking")
+READS, SHOWS = ("ranks", "autograder.lesson"), ("autograder.answers", "autograder.checks")
 
 
 def sources_of_the_book(book: Path) -> dict[Path, str]:

@@ -25,7 +25,7 @@ from autograder.answers import answer, right, wrong
 from autograder.answers.answer import Answer
 from autograder.authoring import rules, where
 from autograder.authoring.where import Exercise
-from autograder.checking.check import share_inputs
+from autograder.checks.check import share_inputs
 from autograder.grading import isolation, outcome, retry
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import release

@@ -12,7 +12,7 @@ from typing import Any
 import nbformat
 
 from autograder import properties
-from autograder.checking.expect import HANG, UNWRITTEN, Failure, Hint
+from autograder.checks.expect import HANG, UNWRITTEN, Failure, Hint
 
 #: What became of a cell that ran to its end, with an error or without one.
 OK, ERROR = "ok", "error"

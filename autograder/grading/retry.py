@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 
-from autograder.checking.check import SEED, read_seed
+from autograder.checks.check import SEED, read_seed
 from autograder.grading import command as grade
 from autograder.grading import limits, outcome
 from autograder.grading.course import Course

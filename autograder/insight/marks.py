@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import nbformat
 
-from autograder.checking.expect import Failure
+from autograder.checks.expect import Failure
 from autograder.grading import outcome
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import scoring, submission_files

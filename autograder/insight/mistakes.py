@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from autograder.answers import wrong
-from autograder.checking import expect
-from autograder.checking.expect import Failure
+from autograder.checks import expect
+from autograder.checks.expect import Failure
 from autograder.grading import outcome
 from autograder.insight.marks import Mark, Submission
 from autograder.lesson.notebook import natural

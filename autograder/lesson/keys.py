@@ -20,9 +20,8 @@ from autograder.lesson import notebook, pieces
 SHARED = (
     *notebook.PACKAGES,
     "autograder/lesson",
-    "autograder/checking",
-    "autograder/answers",
     "autograder/checks",
+    "autograder/answers",
     "autograder/properties.py",
     "requirements.lock",
 )

@@ -36,9 +36,9 @@ from autograder import checks, properties
 from autograder.answers import answer, right, verdicts, wrong
 from autograder.answers.answer import Answer
 from autograder.answers.verdicts import NOT_RECORDED, Losses
-from autograder.checking import hints
-from autograder.checking.cases import CaseError
-from autograder.checking.check import SEED, share_inputs
+from autograder.checks import hints
+from autograder.checks.cases import CaseError
+from autograder.checks.check import SEED, share_inputs
 from autograder.grading import isolation
 from autograder.grading.nbgrader import scoring
 from autograder.grading.outcome import CellOutcome

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from autograder import properties
-from autograder.checking import hints
+from autograder.checks import hints
 from autograder.lesson import notebook
 from autograder.lesson.notebook import answer_of
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from autograder import checks
-from autograder.checking.check import Check, attempt
-from autograder.checking.stage import Launches
+from autograder.checks.check import Check, attempt
+from autograder.checks.stage import Launches
 from autograder.lesson import notebook
 
 #: Three draws. Any will do.

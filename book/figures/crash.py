@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 
 import ranks
-from autograder.checking.instruments.filesystem import Log, path_of, read_log, watch
 from autograder.checks import module
+from autograder.checks.instruments.filesystem import Log, path_of, read_log, watch
 from autograder.lesson import notebook
 
 scratch_folder = module("16_checkpoints", "format").scratch_folder

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from autograder import checks
-from autograder.checking import check
+from autograder.checks import check
 from autograder.grading.jail import handles, record_methods
 from autograder.lesson.notebook import natural
 from tests.helpers.modules import import_checks

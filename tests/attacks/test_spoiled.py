@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import ranks
-from autograder.checking import check
+from autograder.checks import check
 from autograder.lesson import notebook
 from tests.helpers.modules import import_checks
 

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbgrader.converters import Autograde
 
-from autograder.checking.expect import CheckFailed, Hint
+from autograder.checks.expect import CheckFailed, Hint
 from autograder.grading import isolation, outcome
 from autograder.grading.jail import outside
 from autograder.grading.nbgrader import library, scoring

@@ -14,10 +14,9 @@ import torch
 import torch.distributed as dist
 from torch.profiler import record_function
 
-from autograder.checking import cases, check, stage
-from autograder.checking.cases import Call, Case, CaseError, at_most, close, clue, complaint, fact, refused
-from autograder.checking.expect import CheckFailed
-from autograder.checks import module
+from autograder.checks import cases, check, module, stage
+from autograder.checks.cases import Call, Case, CaseError, at_most, close, clue, complaint, fact, refused
+from autograder.checks.expect import CheckFailed
 from ranks import processes
 
 training = module("08_zero1", "training")

@@ -13,8 +13,8 @@ import pytest
 import ranks
 from autograder import checks
 from autograder.answers import answer as answers
-from autograder.checking import check, hints, stage
-from autograder.checking.expect import (
+from autograder.checks import check, hints, module, stage
+from autograder.checks.expect import (
     CheckFailed,
     Failure,
     Hint,
@@ -24,7 +24,6 @@ from autograder.checking.expect import (
     expect_raises,
     expect_unchanged,
 )
-from autograder.checks import module
 from autograder.lesson import notebook
 from ranks import processes, source
 from tests.helpers import tiny_lesson
@@ -434,7 +433,7 @@ def test_a_check_without_rng_is_refused_where_it_stands(body):
         check.check("00-double", points=1, fixed="a reason")(takes_rng_by_position)
 
 
-CHECK = """from autograder.checking.check import check
+CHECK = """from autograder.checks.check import check
 
 
 @check("97-ex1-twice", points=3)

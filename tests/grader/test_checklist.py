@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from autograder import checks
-from autograder.checking.check import Check
+from autograder.checks.check import Check
 from autograder.grading.nbgrader import checklist
 from autograder.lesson import notebook
 

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autograder.checking import check, stage
-from autograder.checking.cases import Call
-from autograder.checking.expect import RAISED, WRONG, CheckFailed, Failure
-from autograder.checks import module
+from autograder.checks import check, module, stage
+from autograder.checks.cases import Call
+from autograder.checks.expect import RAISED, WRONG, CheckFailed, Failure
 from ranks import source as places
 
 common = module("02_costs", "common")

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output, new_raw_cell
 
-from autograder.checking.expect import CheckFailed, Hint
+from autograder.checks.expect import CheckFailed, Hint
 from autograder.grading import outcome
 from autograder.grading.nbgrader import restore
 from autograder.grading.outcome import CellOutcome, Tried

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograder.checking.expect import CheckFailed
-from autograder.checking.hints import same_evidence
+from autograder.checks.expect import CheckFailed
+from autograder.checks.hints import same_evidence
 from autograder.grading import limits
 from autograder.grading.jail import wire
 from autograder.grading.nbgrader import reading

@@ -18,7 +18,7 @@ import pytest
 from nbformat.v4 import new_code_cell
 
 from autograder.__main__ import main
-from autograder.checking.expect import DIED, HANG, RAISED, WRONG, CheckFailed
+from autograder.checks.expect import DIED, HANG, RAISED, WRONG, CheckFailed
 from autograder.grading import course as course_module
 from autograder.grading import example_class, jail, record
 from autograder.grading.course import STARVED, Course

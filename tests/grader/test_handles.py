@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import ranks
-from autograder.checking import stage
+from autograder.checks import stage
 from autograder.grading.jail import handles, wire
 from autograder.grading.running import clock
 from tests.helpers.inmates import run

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import ranks
-from autograder.checking.expect import CheckFailed
-from autograder.checking.instruments import filesystem, memory
 from autograder.checks import module
+from autograder.checks.expect import CheckFailed
+from autograder.checks.instruments import filesystem, memory
 
 durability = module("16_checkpoints", "durability")
 
@@ -107,7 +107,7 @@ def test_what_another_thread_has_freed_is_not_counted():
     """As gloo's threads do with the copies that they send."""
     code = """
         import threading, torch
-        from autograder.checking.instruments.memory import Resident
+        from autograder.checks.instruments.memory import Resident
         def work():
             for _ in range(3):
                 torch.ones(4_300_000)

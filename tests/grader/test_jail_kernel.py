@@ -43,7 +43,7 @@ GRADE_CELLS = {
         assert replaces(xs) is second and xs[1] is second and xs[0] is not first and xs[0][0] == 2
     """,
     "call_inside runs there what does not cross": """
-        from autograder.checking.stage import call_inside
+        from autograder.checks.stage import call_inside
 
         class Counts:
             def __init__(self, function):
@@ -58,7 +58,7 @@ GRADE_CELLS = {
         assert call_inside(lambda: 5) == 5
     """,
     "calls that are made at once give what they give one by one": """
-        from autograder.checking.stage import called_at_once
+        from autograder.checks.stage import called_at_once
 
         answered = called_at_once(third, [(3,), (6,), (7,), (9,)])
         assert [answered(3), answered(6)] == [1, 2]
@@ -100,7 +100,7 @@ def test_a_grade_cell_has_its_time_limit(kernel):
 
 
 ELSEWHERE = """
-from autograder.checking.stage import apart, run_ranks
+from autograder.checks.stage import apart, run_ranks
 assert [remember(1), remember(2)] == [[1], [1, 2]]
 other = apart(remember)
 assert other(3) == [3], "each process has memory of its own"
@@ -120,7 +120,7 @@ def test_a_grade_cell_can_have_a_second_process_that_has_run_the_same_cells(jail
         assert kernel.run_test(worker + ELSEWHERE, 10).error == ("", "")
         folders.append(Path(kernel.inmate.folder))
         kernel.run("later = int(open('n.txt').read())\ndef read(x): return later + x", 20)
-        late = "from autograder.checking.stage import apart\nassert apart(read)(1) == 5, 'later cells have run, too'"
+        late = "from autograder.checks.stage import apart\nassert apart(read)(1) == 5, 'later cells have run, too'"
         assert kernel.run_test(late, 10).error == ("", "")
         assert all(folder.exists() for folder in folders) and folders[0] != folders[1]
     finally:
@@ -142,9 +142,7 @@ def test_the_first_process_has_ended_before_the_second_starts(jail):
     try:
         kernel.run("import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\ndef f(x): return x", 20)
         jail.start = start
-        assert (
-            kernel.run_test("from autograder.checking.stage import apart\nassert apart(f)(1) == 1", 20).status == "ok"
-        )
+        assert kernel.run_test("from autograder.checks.stage import apart\nassert apart(f)(1) == 1", 20).status == "ok"
         assert len(seen) == 1 and set(seen[0]) <= before, "nothing of the first process is left"
         assert kernel.running is first.latest is not first
     finally:
@@ -157,7 +155,7 @@ def test_cells_that_run_again_take_nothing_of_the_time_of_a_test(jail):
     kernel.start()
     try:
         kernel.run("import time; time.sleep(3)\ndef f(x): return x", 20)
-        cell = "from autograder.checking.stage import apart\nimport time\nassert apart(f)(1) == 1\ntime.sleep({})"
+        cell = "from autograder.checks.stage import apart\nimport time\nassert apart(f)(1) == 1\ntime.sleep({})"
         assert kernel.run_test(cell.format(0), 2.5).error == ("", "")
         assert kernel.run_test(cell.format(4), 1).status == "timeout"
     finally:
@@ -169,7 +167,7 @@ def test_a_second_process_that_dies_ends_the_test(jail):
     kernel.start()
     try:
         kernel.run("import os\ndef f(x): os._exit(1)", 20)
-        assert kernel.run_test("from autograder.checking.stage import apart\napart(f)(1)", 20).status == "died"
+        assert kernel.run_test("from autograder.checks.stage import apart\napart(f)(1)", 20).status == "died"
     finally:
         kernel.stop()
 
@@ -204,7 +202,7 @@ def invented(rank, world_size):
 
 def test_the_ledger_is_compared_with_what_the_network_has_carried(kernel):
     assert kernel.run(SENDERS, 20).status == "ok"
-    tried = "from autograder.checking.stage import run_ranks\nrun_ranks({}, 2, (), recorded=True)"
+    tried = "from autograder.checks.stage import run_ranks\nrun_ranks({}, 2, (), recorded=True)"
     assert kernel.run_test(tried.format("honest"), 20).error == ("", "")
     for worker, sent in (("silent", 0), ("invented", 10 * 2**20)):
         kind, text = kernel.run_test(tried.format(worker), 20).error

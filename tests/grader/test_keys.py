@@ -88,7 +88,7 @@ CHANGES = [
     ("nbgrader_config.py", [], LESSONS, [], []),
     ("autograder/soundness/audit.py", [], [], LESSONS, []),
     ("autograder/insight/report.py", [], [], [], []),
-    ("autograder/checking/expect.py", LESSONS, LESSONS, LESSONS, TRYING),
+    ("autograder/checks/expect.py", LESSONS, LESSONS, LESSONS, TRYING),
     ("requirements.lock", LESSONS, LESSONS, LESSONS, TRYING),
     ("ranks/ledger.py", LESSONS, LESSONS, LESSONS, sorted(path.stem for path in (ROOT / "book").glob("*.md"))),
     ("machines/model.py", LESSONS, LESSONS, LESSONS, sorted(path.stem for path in (ROOT / "book").glob("*.md"))),

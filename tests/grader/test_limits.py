@@ -17,9 +17,9 @@ import pytest
 import torch
 from nbformat.v4 import new_code_cell, new_notebook
 
-from autograder.checking import cases
-from autograder.checking.expect import CheckFailed, expect_close, expect_raises
-from autograder.checking.hints import same_evidence
+from autograder.checks import cases
+from autograder.checks.expect import CheckFailed, expect_close, expect_raises
+from autograder.checks.hints import same_evidence
 from autograder.grading import limits, outcome, retry
 from autograder.grading.jail import wire
 from autograder.grading.nbgrader import reading, submission_files

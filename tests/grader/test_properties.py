@@ -16,7 +16,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from autograder import checks, properties
 from autograder.__main__ import main
 from autograder.answers import wrong
-from autograder.checking import check
+from autograder.checks import check, find
 from autograder.grading import jail
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import library, scoring
@@ -49,7 +49,7 @@ def cell_of(nb: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
 def declare(monkeypatch):
     """A function that declares the checks of a made-up exercise: each name with the arguments of its decorator."""
     monkeypatch.setattr(check, "REGISTERED", {})
-    monkeypatch.setattr(checks, "REGISTERED", check.REGISTERED)
+    monkeypatch.setattr(find, "REGISTERED", check.REGISTERED)
     monkeypatch.setattr(notebook, "lesson_of", lambda cell: "99_made_up")
 
     def declare(**said: str) -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from autograder.checking import replay
-from autograder.checking.expect import CheckFailed
-from autograder.checking.replay import Recording, Sent, expect_same_alone, run_recorded
+from autograder.checks import replay
+from autograder.checks.expect import CheckFailed
+from autograder.checks.replay import Recording, Sent, expect_same_alone, run_recorded
 from ranks.ledger import Ledger
 
 N = 3
@@ -221,6 +221,6 @@ def test_who_waits_for_a_message_that_nobody_sent_is_told():
 
 @pytest.mark.parametrize("nonsense", [lambda *_: 1, lambda *_: (1, [2]), lambda *_: (1, [Sent(0, 0, [1])])])
 def test_nonsense_is_called_nonsense(nonsense, monkeypatch):
-    monkeypatch.setattr("autograder.checking.replay.run_and_record", nonsense)
+    monkeypatch.setattr("autograder.checks.replay.run_and_record", nonsense)
     with pytest.raises(CheckFailed, match="cannot be read"):
         run_recorded(passed_on, 2, (torch.zeros(2, 1),))

@@ -16,8 +16,8 @@ from bs4 import BeautifulSoup
 import ranks
 from autograder.__main__ import main
 from autograder.answers import wrong
-from autograder.checking import check, expect, hints, stage
-from autograder.checking.expect import CheckFailed, Failure
+from autograder.checks import check, expect, hints, stage
+from autograder.checks.expect import CheckFailed, Failure
 from autograder.grading.outcome import CellOutcome, Tried
 from autograder.grading.pages import feedback
 from autograder.grading.running import run_cells

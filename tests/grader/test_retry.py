@@ -7,8 +7,8 @@ import pytest
 
 from autograder.__main__ import main
 from autograder.answers import wrong
-from autograder.checking import check, hints
-from autograder.checking.expect import CheckFailed, fail
+from autograder.checks import check, hints
+from autograder.checks.expect import CheckFailed, fail
 from autograder.grading.course import Course
 from autograder.insight import marks
 from autograder.lesson import notebook

@@ -10,7 +10,7 @@ import nbformat
 from nbformat.v4 import new_notebook
 
 from autograder.answers.answer import Answer
-from autograder.checking.expect import CheckFailed, Hint
+from autograder.checks.expect import CheckFailed, Hint
 from autograder.grading import outcome
 from autograder.grading.nbgrader import restore, scoring
 from autograder.grading.outcome import CellOutcome, Tried

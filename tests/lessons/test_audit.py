@@ -15,8 +15,8 @@ from autograder import checks
 from autograder.__main__ import main
 from autograder.answers import right, verdicts, wrong
 from autograder.answers.verdicts import Losses
-from autograder.checking import cases, check, hints
-from autograder.checking.expect import expect_equal
+from autograder.checks import cases, check, hints
+from autograder.checks.expect import expect_equal
 from autograder.grading import jail
 from autograder.lesson import names, notebook
 from autograder.soundness import audit, disguises, tables

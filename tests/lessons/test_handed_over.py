@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType, FunctionType, MethodType
@@ -16,9 +17,9 @@ from typing import Any
 import pytest
 
 from autograder import checks
-from autograder.checking import stage
-from autograder.checking.check import attempt
-from autograder.checking.stage import Launches
+from autograder.checks import stage
+from autograder.checks.check import attempt
+from autograder.checks.stage import Launches
 from autograder.lesson import notebook
 from autograder.soundness import audit
 
@@ -26,6 +27,8 @@ from autograder.soundness import audit
 FUNCTIONS = (FunctionType, MethodType, functools.partial, stage.Oracle)
 #: Texts and lists of these lengths, and more, are not there by accident.
 LONG = 2
+#: The modules of the lessons' checks, and those that lesson 17's make.
+OF_A_LESSON = re.compile(r"autograder\.checks\.(\d|capstone_)")
 
 
 def reachable(value: Any, depth: int = 4) -> Iterator[Any]:
@@ -45,7 +48,7 @@ def reachable(value: Any, depth: int = 4) -> Iterator[Any]:
 def above(frame: FrameType | None) -> Iterator[Any]:
     """The local variables of a check's own functions up the stack, as far as they run next to the submission."""
     while frame is not None and frame.f_code is not stage.call_inside.__code__:
-        if frame.f_globals.get("__name__", "").startswith("autograder.checks."):
+        if OF_A_LESSON.match(frame.f_globals.get("__name__", "")):
             yield from frame.f_locals.values()
         frame = frame.f_back
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from autograder import properties
-from autograder.checking import hints
-from autograder.checking.expect import CheckFailed
+from autograder.checks import hints
+from autograder.checks.expect import CheckFailed
 from autograder.lesson import notebook
 
 #: What every function and method of an exercise does instead of its work, with the arguments of its call.

@@ -27,7 +27,7 @@ import torch
 
 import autograder
 import ranks
-from autograder.checking import stage
+from autograder.checks import stage
 from autograder.grading.jail import outside, wire
 from autograder.grading.jail.record_methods import Luggage, is_record
 from ranks import sending
@@ -257,7 +257,7 @@ def in_process(other: Callable[[], outside.Inmate], subject: Any) -> Any:
 
 
 #: Where the functions of checks that run next to a submission are defined.
-_DRIVERS = ("autograder.checks.", "autograder.checking.")
+_DRIVERS = "autograder.checks."
 
 
 def classes() -> dict[str, type]:

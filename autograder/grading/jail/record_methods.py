@@ -88,7 +88,7 @@ def _walk(value: Any, depth: int = 0) -> Iterator[Any]:
             yield from _walk(getattr(value, field.name, None), depth + 1)
     elif isinstance(value, (FunctionType, type, functools.partial)):
         yield value
-    elif type(value).__module__.startswith(_OURS + "check"):
+    elif type(value).__module__.startswith(_OURS + "checks."):
         yield type(value)
 
 

@@ -17,8 +17,8 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from autograder import properties
-from autograder.checking.check import NOT_WRITTEN_YET
-from autograder.checking.expect import DIED, UNWRITTEN, WRONG, Failure, with_case
+from autograder.checks.check import NOT_WRITTEN_YET
+from autograder.checks.expect import DIED, UNWRITTEN, WRONG, Failure, with_case
 from autograder.grading import limits, outcome
 from autograder.grading import record as records
 from autograder.grading.nbgrader import late, library, view

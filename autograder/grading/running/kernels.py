@@ -25,8 +25,8 @@ import nbformat
 from jupyter_client import BlockingKernelClient, KernelManager
 from nbformat.v4 import new_output
 
-from autograder.checking.check import SEED, fresh_seed
-from autograder.checking.expect import CheckFailed, Failure
+from autograder.checks.check import SEED, fresh_seed
+from autograder.checks.expect import CheckFailed, Failure
 from autograder.grading import limits
 from autograder.grading.limits import well_formed
 from autograder.grading.running import clock

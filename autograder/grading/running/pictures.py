@@ -7,7 +7,7 @@ import io
 import re
 from typing import Any
 
-from autograder.checking.expect import HANG, WRONG, CheckFailed
+from autograder.checks.expect import HANG, WRONG, CheckFailed
 from autograder.grading import limits
 from autograder.grading.limits import well_formed
 

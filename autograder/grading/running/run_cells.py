@@ -19,7 +19,7 @@ import nbformat
 from nbformat.v4 import new_output
 
 from autograder import checks, properties
-from autograder.checking.expect import HANG, RAISED, UNWRITTEN, WRONG, CheckFailed, Failure, Hint
+from autograder.checks.expect import HANG, RAISED, UNWRITTEN, WRONG, CheckFailed, Failure, Hint
 from autograder.grading import outcome
 from autograder.grading.limits import ALL_OUTPUT, ONE_OUTPUT, well_formed
 from autograder.grading.limits import ERROR as ERROR_TEXT

@@ -6,7 +6,7 @@ from typing import Any
 
 import nbformat
 
-from autograder.checking import hints
+from autograder.checks import hints
 from autograder.grading import outcome
 from autograder.grading.running import carried_forward, kernels
 from autograder.grading.running.run_cells import add_hints, run_cells

@@ -84,7 +84,7 @@ def _is_worker() -> bool:
 @functools.cache
 def _share_inputs() -> None:
     """Once per process, so that the known wrong answers are run once for all submissions, not for each."""
-    from autograder.checking import check
+    from autograder.checks import check
 
     check.share_inputs()
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.cases import Case
-from autograder.checking.check import check
+from autograder.checks.cases import Case
+from autograder.checks.check import check
 
 from .common import (
     OTHERS,

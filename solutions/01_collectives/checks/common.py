@@ -11,10 +11,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.cases import Case, close, clue, complaint, fact
-from autograder.checking.expect import CheckFailed, count_of_ranks, fail
-from autograder.checking.replay import Recording, Sent, expect_same_alone, run_recorded
-from autograder.checking.stage import apart
+from autograder.checks.cases import Case, close, clue, complaint, fact
+from autograder.checks.expect import CheckFailed, count_of_ranks, fail
+from autograder.checks.replay import Recording, Sent, expect_same_alone, run_recorded
+from autograder.checks.stage import apart
 from ranks.ledger import Ledger
 
 #: A power of two each, and numbers that are none.

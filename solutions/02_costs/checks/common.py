@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from autograder.checking.cases import close
+from autograder.checks.cases import close
 
 
 def near(expected: Fraction | float) -> close:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from autograder.checking.cases import Call, clue, fact
-from autograder.checking.check import check
-from autograder.checking.stage import Oracle
+from autograder.checks.cases import Call, clue, fact
+from autograder.checks.check import check
+from autograder.checks.stage import Oracle
 
 DIAGNOSIS = "02-ex3-diagnosis"
 #: Seconds to start a message, and bytes per second of a healthy port.

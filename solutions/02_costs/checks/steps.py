@@ -8,9 +8,9 @@ from fractions import Fraction
 from random import Random
 from typing import Any
 
-from autograder.checking.cases import Call, close, clue, fact
-from autograder.checking.check import check
-from autograder.checking.stage import Oracle
+from autograder.checks.cases import Call, close, clue, fact
+from autograder.checks.check import check
+from autograder.checks.stage import Oracle
 
 from .common import near, ratio
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.cases import Call, clue, fact
-from autograder.checking.check import check
-from autograder.checking.expect import fail
+from autograder.checks.cases import Call, clue, fact
+from autograder.checks.check import check
+from autograder.checks.expect import fail
 
 from .common import SHOWN, near, torch_update
 

@@ -12,8 +12,8 @@ import torch
 from torch.optim.adam import adam as torch_adam
 from torch.optim.swa_utils import get_ema_avg_fn
 
-from autograder.checking.cases import Call, close, clue, fact
-from autograder.checking.expect import as_array, fail
+from autograder.checks.cases import Call, close, clue, fact
+from autograder.checks.expect import as_array, fail
 
 #: Two float64 sums of K terms differ by at most about 2·K·2⁻⁵³ times the sum of magnitudes. Here K ≤ 500 and
 #: the magnitudes add up to less than 100 times the largest result: 2·500·1.1e-16·100 ≈ 1.1e-11.

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.cases import Call, clue, complaint
-from autograder.checking.check import check
-from autograder.checking.expect import shown
+from autograder.checks.cases import Call, clue, complaint
+from autograder.checks.check import check
+from autograder.checks.expect import shown
 
 from .common import STEP_SHOWN, draw_step_state, examples, step_call, torch_step
 

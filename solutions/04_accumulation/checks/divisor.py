@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from autograder.checking.cases import Call, clue, fact
-from autograder.checking.check import check
-from autograder.checking.expect import fail
-from autograder.checking.stage import Oracle, call_inside
+from autograder.checks.cases import Call, clue, fact
+from autograder.checks.check import check
+from autograder.checks.expect import fail
+from autograder.checks.stage import Oracle, call_inside
 
 DIVISOR = "04-ex2-divisor"
 #: Rounding to bfloat16 changes a number by up to this share of it.

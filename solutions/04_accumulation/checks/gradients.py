@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import Call, at_most, close, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Call, at_most, close, complaint, fact
+from autograder.checks.check import check
 
 ACCUMULATE = "04-ex1-accumulate-gradients"
 #: Of the length of all gradients together; the package's docstring says why.

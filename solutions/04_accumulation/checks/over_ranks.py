@@ -11,8 +11,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.cases import Case, close, clue, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Case, close, clue, complaint, fact
+from autograder.checks.check import check
 
 EVALUATE, NOISE = "04-ex4-evaluate", "04-ex5-noise-scale"
 

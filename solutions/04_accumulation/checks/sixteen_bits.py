@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import Call, at_most, close, clue, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Call, at_most, close, clue, fact
+from autograder.checks.check import check
 
 MAIN = "04-ex3-main-gradients"
 #: Of a gradient's largest entry. Rounding a float32 sum to bfloat16 in the end changes it by 0.4 percent; in bfloat16,

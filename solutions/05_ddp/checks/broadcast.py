@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking import inputs
-from autograder.checking.cases import Case, complaint, fact
-from autograder.checking.check import check
+from autograder.checks import inputs
+from autograder.checks.cases import Case, complaint, fact
+from autograder.checks.check import check
 
 BROADCAST = "05-ex1-broadcast-parameters"
 

@@ -13,10 +13,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
-from autograder.checking import inputs
-from autograder.checking.cases import Case, close, complaint, fact
-from autograder.checking.check import EVENTS, check
-from autograder.checking.expect import caught
+from autograder.checks import inputs
+from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.check import EVENTS, check
+from autograder.checks.expect import caught
 from ranks.ledger import Ledger
 
 from .common import SIZES, grads_of, in_words

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.cases import Call, at_most, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Call, at_most, complaint, fact
+from autograder.checks.check import check
 
 SIZES = "05-ex2-bucket-sizes"
 #: How much more may be exposed than by the best sizes there are.

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
-from autograder.checking import inputs
-from autograder.checking.cases import Case, close, complaint, fact
-from autograder.checking.check import check
+from autograder.checks import inputs
+from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.check import check
 from ranks.ledger import Ledger
 
 from .common import RTOL, SIZES, grads_of, in_words, rows_of

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking import inputs
-from autograder.checking.cases import Case, close, complaint, fact
-from autograder.checking.check import check
+from autograder.checks import inputs
+from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.check import check
 
 from .common import RTOL, grads_of
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from autograder.checking.cases import Call, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Call, fact
+from autograder.checks.check import check
 
 INDICES = "06-ex3-indices-of"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.cases import Call
-from autograder.checking.check import check
+from autograder.checks.cases import Call
+from autograder.checks.check import check
 
 DIAGNOSE = "06-ex1-diagnose"
 NAMES = ("nccl:all_reduce", "nccl:_all_gather_base", "nccl:_reduce_scatter_base", "nccl:broadcast")

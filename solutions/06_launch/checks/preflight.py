@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.cases import Call, at_most, clue, fact
-from autograder.checking.check import check
-from autograder.checking.stage import Oracle
+from autograder.checks.cases import Call, at_most, clue, fact
+from autograder.checks.check import check
+from autograder.checks.stage import Oracle
 
 PREFLIGHT = "06-ex2-preflight"
 

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.cases import Call, Case, close, complaint, fact
-from autograder.checking.check import check
-from autograder.checking.expect import caught
-from autograder.checking.instruments.pickles import Bomb
+from autograder.checks.cases import Call, Case, close, complaint, fact
+from autograder.checks.check import check
+from autograder.checks.expect import caught
+from autograder.checks.instruments.pickles import Bomb
 
 SAVE = "06-ex4-save-load"
 #: Neither float32 nor few digits hold these.

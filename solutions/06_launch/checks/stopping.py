@@ -16,8 +16,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.cases import Case, at_most, close, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Case, at_most, close, complaint, fact
+from autograder.checks.check import check
 
 from .batches import deal
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.cases import Call, Case, at_most, close, complaint, fact
-from autograder.checking.check import check
-from autograder.checking.expect import collective
+from autograder.checks.cases import Call, Case, at_most, close, complaint, fact
+from autograder.checks.check import check
+from autograder.checks.expect import collective
 from ranks.ledger import Ledger
 
 from .forms import no_pair

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.cases import Call, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Call, complaint, fact
+from autograder.checks.check import check
 
 from .entries import strange_pair
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.cases import Case, close, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.check import check
 
 from .forms import not_of_shape
 

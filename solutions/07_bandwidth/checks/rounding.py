@@ -10,9 +10,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking import inputs
-from autograder.checking.cases import Case, fact
-from autograder.checking.check import check
+from autograder.checks import inputs
+from autograder.checks.cases import Case, fact
+from autograder.checks.check import check
 
 ROUNDS = "07-ex4-rounds"
 NAMES = ("nowhere", "in every hop", "once", "at random")

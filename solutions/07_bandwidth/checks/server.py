@@ -9,8 +9,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.cases import Case, close, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.check import check
 
 SERVER = "07-ex7-parameter-server"
 LR = 0.25

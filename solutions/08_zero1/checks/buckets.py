@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.cases import Call, Case, at_most, close, clue, fact
-from autograder.checking.check import check
-from autograder.checking.expect import ceil_div, collective
-from autograder.checking.inputs import eighths
-from autograder.checking.instruments.memory import LiveBytes
+from autograder.checks.cases import Call, Case, at_most, close, clue, fact
+from autograder.checks.check import check
+from autograder.checks.expect import ceil_div, collective
+from autograder.checks.inputs import eighths
+from autograder.checks.instruments.memory import LiveBytes
 from ranks.ledger import Ledger
 
 from .gradient import ROUNDING, mean_shards, scaled

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import ANYTHING, Call, close, complaint, fact
-from autograder.checking.check import check
-from autograder.checking.expect import ceil_div
+from autograder.checks.cases import ANYTHING, Call, close, complaint, fact
+from autograder.checks.check import check
+from autograder.checks.expect import ceil_div
 
 
 @check("08-ex1-shard-bounds", points=0.75)

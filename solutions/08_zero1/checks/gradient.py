@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.cases import ANYTHING, Case, close, complaint, fact
-from autograder.checking.check import check
-from autograder.checking.inputs import eighths
+from autograder.checks.cases import ANYTHING, Case, close, complaint, fact
+from autograder.checks.check import check
+from autograder.checks.inputs import eighths
 
 from .training import change_of_grad, set_gradients
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.cases import Call
-from autograder.checking.check import check
-from autograder.checking.expect import ceil_div
+from autograder.checks.cases import Call
+from autograder.checks.check import check
+from autograder.checks.expect import ceil_div
 
 SENT = "08-ex6-sent"
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.cases import ANYTHING, Case, close, clue, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import ANYTHING, Case, close, clue, complaint, fact
+from autograder.checks.check import check
 
 from .training import (
     OPTIMIZERS,

@@ -12,10 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking import inputs
-from autograder.checking.cases import Case, at_most, close, complaint, fact
-from autograder.checking.check import check
-from autograder.checking.instruments.memory import Resident
+from autograder.checks import inputs
+from autograder.checks.cases import Case, at_most, close, complaint, fact
+from autograder.checks.check import check
+from autograder.checks.instruments.memory import Resident
 
 from .gradient import mean_shards
 from .training import OPTIMIZERS, Run, make_run, mixed_run, steps_of, usual_runs

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import Case, close, complaint, fact
-from autograder.checking.expect import ceil_div
-from autograder.checking.inputs import eighths
-from autograder.checking.instruments.memory import bytes_held
+from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.expect import ceil_div
+from autograder.checks.inputs import eighths
+from autograder.checks.instruments.memory import bytes_held
 
 #: Of the largest parameter, after a few steps.
 STEP_ERROR = 5e-6

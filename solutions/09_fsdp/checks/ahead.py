@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
-from autograder.checking import inputs
-from autograder.checking.cases import Case, close, fact
-from autograder.checking.check import MEMORY, check
-from autograder.checking.expect import ceil_div
+from autograder.checks import inputs
+from autograder.checks.cases import Case, close, fact
+from autograder.checks.check import MEMORY, check
+from autograder.checks.expect import ceil_div
 
 from .live import freed
 from .models import FEW, ONE_UNIT, TIED, TOKENS, as_numpy, flat

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from autograder.checking import inputs
-from autograder.checking.cases import Case, at_most, close, fact
-from autograder.checking.check import MEMORY, check
+from autograder.checks import inputs
+from autograder.checks.cases import Case, at_most, close, fact
+from autograder.checks.check import MEMORY, check
 
 from .live import WIDTH, UnitMeter, freed, nothing_kept
 from .models import FEW, FROZEN, LAYERS, ONE_UNIT, TIED, TOKENS, as_numpy, batch, freeze

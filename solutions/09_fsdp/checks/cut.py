@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import Case, at_most, close, fact
-from autograder.checking.check import check
-from autograder.checking.expect import ceil_div
-from autograder.checking.inputs import eighths
+from autograder.checks.cases import Case, at_most, close, fact
+from autograder.checks.check import check
+from autograder.checks.expect import ceil_div
+from autograder.checks.inputs import eighths
 
 from .models import padded
 

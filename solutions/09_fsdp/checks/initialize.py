@@ -11,10 +11,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking import inputs
-from autograder.checking.cases import ANYTHING, Case, at_most, close, fact
-from autograder.checking.check import MEMORY, check
-from autograder.checking.instruments.memory import LiveBytes
+from autograder.checks import inputs
+from autograder.checks.cases import ANYTHING, Case, at_most, close, fact
+from autograder.checks.check import MEMORY, check
+from autograder.checks.instruments.memory import LiveBytes
 
 from .models import padded
 

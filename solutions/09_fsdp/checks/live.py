@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.cases import ANYTHING, Case, at_most, close, fact
-from autograder.checking.instruments.memory import LiveBytes, Resident
+from autograder.checks.cases import ANYTHING, Case, at_most, close, fact
+from autograder.checks.instruments.memory import LiveBytes, Resident
 
 from .models import flat, padded
 

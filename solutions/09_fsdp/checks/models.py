@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.expect import ceil_div
+from autograder.checks.expect import ceil_div
 
 #: Of the largest parameter or gradient, at least 1: float32 through a few layers and steps, where sums in another order
 #: differ by up to 1.1e-6 here.

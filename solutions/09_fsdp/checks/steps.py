@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.cases import ANYTHING, Case, close, complaint, fact
-from autograder.checking.expect import ceil_div
+from autograder.checks.cases import ANYTHING, Case, close, complaint, fact
+from autograder.checks.expect import ceil_div
 
 from .cut import wrong_gathers
 from .models import ERROR, as_numpy, batch, build, divide, flat, groups, optimizer_of, padded

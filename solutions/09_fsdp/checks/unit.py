@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking import inputs
-from autograder.checking.cases import ANYTHING, Case, at_most, close, complaint, fact
-from autograder.checking.check import MEMORY, check
+from autograder.checks import inputs
+from autograder.checks.cases import ANYTHING, Case, at_most, close, complaint, fact
+from autograder.checks.check import MEMORY, check
 
 from .cut import wrong_gathers
 from .live import COUNTING, UNITS, WIDTH, UnitMeter, stack

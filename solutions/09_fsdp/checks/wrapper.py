@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from autograder.checking import inputs
-from autograder.checking.cases import ANYTHING, Case, at_most, close, fact
-from autograder.checking.check import MEMORY, check
+from autograder.checks import inputs
+from autograder.checks.cases import ANYTHING, Case, at_most, close, fact
+from autograder.checks.check import MEMORY, check
 
 from .live import COUNTING, UNITS, UnitMeter, stack
 from .models import (

@@ -10,9 +10,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from autograder.checking.check import check
-from autograder.checking.expect import fail
-from autograder.checking.stage import call_inside
+from autograder.checks.check import check
+from autograder.checks.expect import fail
+from autograder.checks.stage import call_inside
 
 FORMATS = "10-ex6-few-bits"
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from autograder.checking import inputs
-from autograder.checking.check import check
-from autograder.checking.expect import expect_equal, fail
-from autograder.checking.instruments.memory import LiveBytes
-from autograder.checking.stage import run_ranks
+from autograder.checks import inputs
+from autograder.checks.check import check
+from autograder.checks.expect import expect_equal, fail
+from autograder.checks.instruments.memory import LiveBytes
+from autograder.checks.stage import run_ranks
 
 from .layers import bits
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autograder.checking.cases import Call, close
-from autograder.checking.check import check
+from autograder.checks.cases import Call, close
+from autograder.checks.check import check
 
 PREDICT = "10-ex2-predict"
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from autograder.checking.cases import Call, close, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Call, close, complaint, fact
+from autograder.checks.check import check
 
 PRICES = "10-ex4-cheapest"
 

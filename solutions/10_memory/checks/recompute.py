@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking import inputs
-from autograder.checking.cases import Call, close, fact
-from autograder.checking.check import check
-from autograder.checking.expect import expect_close, expect_equal, fail
-from autograder.checking.instruments.memory import LiveBytes
-from autograder.checking.stage import call_inside
+from autograder.checks import inputs
+from autograder.checks.cases import Call, close, fact
+from autograder.checks.check import check
+from autograder.checks.expect import expect_close, expect_equal, fail
+from autograder.checks.instruments.memory import LiveBytes
+from autograder.checks.stage import call_inside
 
 from .layers import Counted, Scaled, Sines
 

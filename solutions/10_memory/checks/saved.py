@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from autograder.checking import inputs
-from autograder.checking.cases import Call, close, complaint, fact
-from autograder.checking.check import check
+from autograder.checks import inputs
+from autograder.checks.cases import Call, close, complaint, fact
+from autograder.checks.check import check
 
 from .layers import Counted
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import Case, close, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Case, close, fact
+from autograder.checks.check import check
 
 SCALER = "10-ex7-loss-scaler"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.cases import Call, clue, complaint
-from autograder.checking.check import check
+from autograder.checks.cases import Call, clue, complaint
+from autograder.checks.check import check
 
 from .schedules import (
     TIME_ERROR,

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.cases import ANYTHING, Case, at_most, close, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import ANYTHING, Case, at_most, close, complaint, fact
+from autograder.checks.check import check
 
 from .schedules import delayed, gpipe, one_f_one_b, peaks_of, random_schedule
 from .stages import Pipeline, loss_of, make_pipeline, unsplit

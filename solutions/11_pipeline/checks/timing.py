@@ -12,9 +12,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from autograder.checking.check import check
-from autograder.checking.expect import fail
-from autograder.checking.stage import run_ranks
+from autograder.checks.check import check
+from autograder.checks.expect import fail
+from autograder.checks.stage import run_ranks
 
 from .schedules import TIME_ERROR, bubble_of, end_times, gpipe, in_full, one_f_one_b
 from .stages import Pipeline, loss_of, make_pipeline

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from autograder.checking.cases import Call
-from autograder.checking.check import check
+from autograder.checks.cases import Call
+from autograder.checks.check import check
 
 #: What a comparison with one process shows.
 SHOWN = ("bias before the sum", "no sum in f", "two sums in g")

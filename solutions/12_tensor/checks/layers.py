@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import ANYTHING, Case, at_most, close, clue, fact
-from autograder.checking.check import check
-from autograder.checking.expect import same
+from autograder.checks.cases import ANYTHING, Case, at_most, close, clue, fact
+from autograder.checks.check import check
+from autograder.checks.expect import same
 
 WORLD_SIZES = (2, 4, 1)
 #: Of the largest entry: roundings of float32, in another order of addition than the unsplit block's.

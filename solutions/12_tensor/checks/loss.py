@@ -11,9 +11,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.cases import Case, at_most, close, fact
-from autograder.checking.check import check
-from autograder.checking.expect import collective, same
+from autograder.checks.cases import Case, at_most, close, fact
+from autograder.checks.check import check
+from autograder.checks.expect import collective, same
 from ranks.ledger import Ledger
 
 from .layers import KEEP

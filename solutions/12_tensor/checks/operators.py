@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.cases import Case, at_most, close, fact
-from autograder.checking.check import check
-from autograder.checking.inputs import eighths
+from autograder.checks.cases import Case, at_most, close, fact
+from autograder.checks.check import check
+from autograder.checks.inputs import eighths
 
 WORLD_SIZES = (2, 4, 3, 1)
 #: Layouts and dtypes of what ranks have; in the last, they lie in different order on every second rank.

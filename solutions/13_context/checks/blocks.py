@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.cases import Call, close, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Call, close, complaint, fact
+from autograder.checks.check import check
 
 BLOCKS = "13-ex1-blocks"
 #: Of the largest entry, in float32, for standard normal q and k.

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.cases import Case, close, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.check import check
 
 from .blocks import ERROR
 from .layouts import NAMES, positions

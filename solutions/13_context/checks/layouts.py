@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.cases import Call, close, clue, complaint
-from autograder.checking.check import check
+from autograder.checks.cases import Call, close, clue, complaint
+from autograder.checks.check import check
 
 LAYOUTS = "13-ex2-layouts"
 NAMES = ("contiguous", "striped", "zigzag")

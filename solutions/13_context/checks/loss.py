@@ -11,8 +11,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.cases import Call, Case, close, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Call, Case, close, complaint, fact
+from autograder.checks.check import check
 
 from .blocks import ERROR
 

@@ -12,9 +12,9 @@ import torch
 from torch.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autograder.checking.cases import Case, at_most, close, complaint, fact
-from autograder.checking.check import check
-from autograder.checking.instruments.memory import LiveBytes
+from autograder.checks.cases import Case, at_most, close, complaint, fact
+from autograder.checks.check import check
+from autograder.checks.instruments.memory import LiveBytes
 
 from .blocks import ERROR, attention, finite, no_overflow
 from .layouts import NAMES, positions

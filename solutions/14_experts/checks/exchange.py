@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.cases import Case, close, fact
-from autograder.checking.check import check
-from autograder.checking.inputs import eighths
+from autograder.checks.cases import Case, close, fact
+from autograder.checks.check import check
+from autograder.checks.inputs import eighths
 
 EXCHANGE = "14-ex3-all-to-all"
 

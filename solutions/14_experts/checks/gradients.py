@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import Case, at_most, close, complaint, fact
-from autograder.checking.check import check
-from autograder.checking.inputs import eighths
+from autograder.checks.cases import Case, at_most, close, complaint, fact
+from autograder.checks.check import check
+from autograder.checks.inputs import eighths
 
 GRADIENTS = "14-ex5-gradients"
 #: name → shape. Those whose names begin with "own" only this rank has.

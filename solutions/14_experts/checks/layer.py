@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import Case, close, complaint, fact
-from autograder.checking.check import check
-from autograder.checking.inputs import seed
+from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.check import check
+from autograder.checks.inputs import seed
 
 from .routing import APART, places
 

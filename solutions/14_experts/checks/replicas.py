@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.cases import Call, at_most, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Call, at_most, complaint, fact
+from autograder.checks.check import check
 
 REPLICAS = "14-ex7-replicas"
 #: Loads, GPUs, slots per GPU.

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.cases import Call, close, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Call, close, complaint, fact
+from autograder.checks.check import check
 
 ROUTE, PLAN = "14-ex1-route", "14-ex2-plan"
 #: Sums of probability and bias that are compared for a choice differ by at least this.

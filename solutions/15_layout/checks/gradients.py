@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.cases import Case, close, complaint, fact
-from autograder.checking.check import check
-from autograder.checking.inputs import eighths
+from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.check import check
+from autograder.checks.inputs import eighths
 from ranks.ledger import Ledger
 
 FINISH = "15-ex5-finish"

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.cases import Call, Case, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Call, Case, fact
+from autograder.checks.check import check
 
 GROUPS, MAKE = "15-ex1-rank-groups", "15-ex2-make-groups"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.cases import Call, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Call, fact
+from autograder.checks.check import check
 from machines.cluster import Cluster, find
 
 NUMBERING = "15-ex3-numbering"

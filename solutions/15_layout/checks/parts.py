@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.cases import Call, close
-from autograder.checking.check import check
+from autograder.checks.cases import Call, close
+from autograder.checks.check import check
 from machines.cluster import Cluster, find
 from machines.model import LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, Model, parameters
 

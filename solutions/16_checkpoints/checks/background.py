@@ -15,10 +15,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.cases import Case, complaint, fact
-from autograder.checking.check import check
-from autograder.checking.instruments.calls import calls_on_default_group
-from autograder.checking.instruments.filesystem import watch
+from autograder.checks.cases import Case, complaint, fact
+from autograder.checks.check import check
+from autograder.checks.instruments.calls import calls_on_default_group
+from autograder.checks.instruments.filesystem import watch
 
 from .format import Saved, contents, contents_of, draw, scratch, write_checkpoint
 from .states import state_of, told

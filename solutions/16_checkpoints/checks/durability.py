@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autograder.checking.expect import CheckFailed, fail
-from autograder.checking.instruments.filesystem import Event, Log, id_of, watch
+from autograder.checks.expect import CheckFailed, fail
+from autograder.checks.instruments.filesystem import Event, Log, id_of, watch
 
 
 def logged(folder: Path, rank: int, *subjects: Any) -> Log:

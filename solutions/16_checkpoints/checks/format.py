@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.stage import jailed
+from autograder.checks.stage import jailed
 
 #: Bytes of an element, by the name of its dtype.
 SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "int64": 8, "bool": 1}

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.cases import Call, close
-from autograder.checking.check import check
+from autograder.checks.cases import Call, close
+from autograder.checks.check import check
 
 INTERVAL = "16-ex5-interval"
 TICKS = 8  # in a second

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking import inputs
-from autograder.checking.cases import Call, at_most, complaint, fact
-from autograder.checking.check import check
+from autograder.checks import inputs
+from autograder.checks.cases import Call, at_most, complaint, fact
+from autograder.checks.check import check
 
 LOADER = "16-ex7-loader"
 #: (world size, steps) of the loaders that follow each other.

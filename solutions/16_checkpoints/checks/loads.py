@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from autograder.checking.cases import Call, Case, at_most, complaint, fact
-from autograder.checking.check import check
-from autograder.checking.instruments.calls import objects_sent
+from autograder.checks.cases import Call, Case, at_most, complaint, fact
+from autograder.checks.check import check
+from autograder.checks.instruments.calls import objects_sent
 
 from .format import (
     BOOKKEEPING,

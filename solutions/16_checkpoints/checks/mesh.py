@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.cases import Call, complaint, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Call, complaint, fact
+from autograder.checks.check import check
 
 from .format import Saved, scratch, spoil, write_checkpoint
 from .states import fair, plain, refused, told

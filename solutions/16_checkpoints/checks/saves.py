@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from autograder.checking.cases import Case, at_most, complaint, fact
-from autograder.checking.check import check
-from autograder.checking.instruments.calls import calls_on_default_group, objects_sent
-from autograder.checking.instruments.filesystem import Event, Log, id_of, read_log, watch
+from autograder.checks.cases import Case, at_most, complaint, fact
+from autograder.checks.check import check
+from autograder.checks.instruments.calls import calls_on_default_group, objects_sent
+from autograder.checks.instruments.filesystem import Event, Log, id_of, read_log, watch
 
 from .durability import expect_durable, logged, sentence
 from .format import (

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from autograder.checking.cases import Case, complaint, fact
-from autograder.checking.check import check
-from autograder.checking.expect import fail
-from autograder.checking.instruments.filesystem import watch
-from autograder.checking.stage import run_ranks
+from autograder.checks.cases import Case, complaint, fact
+from autograder.checks.check import check
+from autograder.checks.expect import fail
+from autograder.checks.instruments.filesystem import watch
+from autograder.checks.stage import run_ranks
 from ranks import record, stopwatch
 
 from .format import Saved, contents, contents_of, draw, scratch, scratch_folder

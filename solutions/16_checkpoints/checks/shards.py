@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.cases import Call, Case, complaint, fact
-from autograder.checking.check import check
-from autograder.checking.instruments.filesystem import read_log
+from autograder.checks.cases import Call, Case, complaint, fact
+from autograder.checks.check import check
+from autograder.checks.instruments.filesystem import read_log
 
 from .durability import expect_synced, logged, sentence
 from .format import Saved, draw, manifest_of, scratch, spoil, write_checkpoint

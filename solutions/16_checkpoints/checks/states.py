@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from autograder.checking.instruments.filesystem import namespaces
+from autograder.checks.instruments.filesystem import namespaces
 
 from .format import Saved
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking import stage
-from autograder.checking.expect import (
+from autograder.checks import stage
+from autograder.checks.expect import (
     ceil_div,
     digits_that_differ,
     expect_close,

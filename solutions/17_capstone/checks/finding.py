@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.check import check
-from autograder.checking.expect import count_of_ranks, fail
-from autograder.checking.inputs import seed as draw_seed
+from autograder.checks.check import check
+from autograder.checks.expect import count_of_ranks, fail
+from autograder.checks.inputs import seed as draw_seed
 from autograder.lesson import notebook
 
 from .common import LESSON, PIECES, run_ranks

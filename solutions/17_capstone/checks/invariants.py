@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.check import EVENTS, check
-from autograder.checking.expect import each_rank, expect_equal
+from autograder.checks.check import EVENTS, check
+from autograder.checks.expect import each_rank, expect_equal
 
 from .common import PIECES, equip, expect_told, run_ranks, spoil, tensor_bytes, what_it_says
 

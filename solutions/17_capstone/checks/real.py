@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checking.cases import Call, Case, at_most, close, fact
-from autograder.checking.check import check
+from autograder.checks.cases import Call, Case, at_most, close, fact
+from autograder.checks.check import check
 
 from .common import equip
 

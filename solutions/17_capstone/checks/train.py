@@ -13,8 +13,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checking.check import EVENTS, check
-from autograder.checking.expect import OneRank, digits_that_differ, each_rank, fail
+from autograder.checks.check import EVENTS, check
+from autograder.checks.expect import OneRank, digits_that_differ, each_rank, fail
 
 from .common import (
     LISTS,

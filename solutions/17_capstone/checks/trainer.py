@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from autograder.checking.check import check
-from autograder.checking.expect import each_rank, expect_close, expect_equal, expect_type
+from autograder.checks.check import check
+from autograder.checks.expect import each_rank, expect_close, expect_equal, expect_type
 
 from .common import (
     LOSS_ERROR,

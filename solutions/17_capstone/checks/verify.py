@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from autograder.checking.check import check
-from autograder.checking.expect import each_rank, fail
+from autograder.checks.check import check
+from autograder.checks.expect import each_rank, fail
 
 from .common import LISTS, MOST_NAMED, PIECES, equip, run_ranks, what_it_says
 

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checking.cases import Call
-from autograder.checking.check import check
-from autograder.checking.expect import each_rank
+from autograder.checks.cases import Call
+from autograder.checks.check import check
+from autograder.checks.expect import each_rank
 
 from .common import PIECES, equip, run_ranks, tensor_bytes
 

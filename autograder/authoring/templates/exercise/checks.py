@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from autograder.checking.cases import Call, close
-from autograder.checking.check import check
+from autograder.checks.cases import Call, close
+from autograder.checks.check import check
 
 
 @check("NN-ex0-new-function", points=1)

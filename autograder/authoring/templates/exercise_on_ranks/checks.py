@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.cases import ANYTHING, Case, close, complaint, fact
-from autograder.checking.check import check
-from autograder.checking.inputs import eighths
+from autograder.checks.cases import ANYTHING, Case, close, complaint, fact
+from autograder.checks.check import check
+from autograder.checks.inputs import eighths
 from ranks import Ledger
 
 

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checking.expect import (
+from autograder.checks.expect import (
     LONG,
     WRONG,
     CheckFailed,
@@ -47,7 +47,7 @@ from autograder.checking.expect import (
     same,
     shown,
 )
-from autograder.checking.stage import call_inside, jailed, picture, preload, run_ranks
+from autograder.checks.stage import call_inside, jailed, picture, preload, run_ranks
 from ranks.ledger import Ledger, Message
 
 #: Characters of an input that a failure shows, if the check says how (`shows`); without, it shows at most LONG.

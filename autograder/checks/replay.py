@@ -21,8 +21,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from autograder.checking.expect import count_of_ranks, fail
-from autograder.checking.stage import run_ranks
+from autograder.checks.expect import count_of_ranks, fail
+from autograder.checks.stage import run_ranks
 from ranks.ledger import Ledger, Message, pairs
 
 

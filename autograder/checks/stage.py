@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autograder.checking import faults
-from autograder.checking.expect import DIED, HANG, RAISED, CheckFailed, count_of_ranks, fail
+from autograder.checks import faults
+from autograder.checks.expect import DIED, HANG, RAISED, CheckFailed, count_of_ranks, fail
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def without_our_lines(text: str) -> str:
 
 @functools.cache
 def _own_files() -> list[str]:
-    places = _PACKAGE.glob("checking/**/*.py"), _SOLUTIONS.glob("*/checks/**/*.py"), _SOLUTIONS.glob("*/checks.py")
+    places = _PACKAGE.glob("checks/**/*.py"), _SOLUTIONS.glob("*/checks/**/*.py"), _SOLUTIONS.glob("*/checks.py")
     found = {path.name for paths in places for path in paths}
     return sorted(found - {"__init__.py"}, key=len, reverse=True)
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking.expect import CheckFailed, Hint
-from autograder.checking.stage import Launches
+from autograder.checks.expect import CheckFailed, Hint
+from autograder.checks.stage import Launches
 
 #: So many wrong answers may look alike from outside for their hints to be shown.
 MAX_HINTS = 2

@@ -28,6 +28,7 @@ import functools
 import inspect
 import io
 import os
+import re
 import secrets
 import textwrap
 from collections.abc import Callable
@@ -37,10 +38,10 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking import faults, hints
-from autograder.checking.cases import Call, Case, CaseError, play
-from autograder.checking.expect import DIED, HANG, RAISED, UNWRITTEN, WRONG, CheckFailed
-from autograder.checking.stage import Launches, LaunchesExceeded, counted
+from autograder.checks import faults, hints
+from autograder.checks.cases import Call, Case, CaseError, play
+from autograder.checks.expect import DIED, HANG, RAISED, UNWRITTEN, WRONG, CheckFailed
+from autograder.checks.stage import Launches, LaunchesExceeded, counted
 from autograder.lesson import notebook
 
 #: Names the environment variable that sets the seed of every check.
@@ -258,11 +259,15 @@ def _what_became_of(error: Exception) -> tuple[str, str]:
     return (HANG, "") if isinstance(error, HangError) else (RAISED, type(error).__name__)
 
 
+#: The modules whose functions call what they try `case`: those of the lessons' checks, and `cases`.
+_TRYING = re.compile(r"autograder\.checks\.(\d|cases$)")
+
+
 def _case_of(error: BaseException) -> str:
     """The case that a check was trying when an error came out of the student's code: what it calls `case`; else ''."""
     found, trace = "", error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_globals.get("__name__", "").startswith(("autograder.checks.", "autograder.checking.cases")):
+        if _TRYING.match(trace.tb_frame.f_globals.get("__name__", "")):
             case = trace.tb_frame.f_locals.get("case")
             name = case if isinstance(case, str) else getattr(case, "name", "")
             found = name if isinstance(name, str) and name else found

@@ -1,1 +1,0 @@
-"""What a check is made of: expectations, runs on ranks, hints, inputs and instruments."""
