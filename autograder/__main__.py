@@ -21,7 +21,7 @@ COMMANDS = (
     "lesson.run_solutions",
     "properties",
     "lesson.chapters",
-    "soundness.audit",
+    "audit.audit",
     "grading.command",
     "grading.retry",
     "grading.importing",

@@ -47,7 +47,7 @@ def test_no_lesson_imports_another_or_what_grades(lesson):
         "from autograder.checks import module",
         "import autograder.checks",
         "from autograder.grading import course",
-        "from autograder import soundness",
+        "from autograder import audit",
     ],
 )
 def test_such_an_import_is_found(line):

@@ -23,6 +23,7 @@ import nbformat
 from autograder import checks, properties
 from autograder.answers import answer, right, wrong
 from autograder.answers.answer import Answer
+from autograder.audit import audit, matrix
 from autograder.authoring import rules, where
 from autograder.authoring.where import Exercise
 from autograder.checks.check import share_inputs
@@ -30,7 +31,6 @@ from autograder.grading import isolation, outcome, retry
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import release
 from autograder.lesson import notebook
-from autograder.soundness import audit, matrix
 
 
 def add_parser(subparsers: Any) -> None:

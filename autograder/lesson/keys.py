@@ -28,7 +28,7 @@ SHARED = (
 #: What a grade depends on as well.
 GRADING = ("autograder/grading", "nbgrader_config.py")
 #: What a verdict of the audit depends on as well.
-SOUNDNESS = ("autograder/soundness", "autograder/grading")
+AUDIT = ("autograder/audit", "autograder/grading")
 
 #: A lesson's name in a chapter's cells, as in `functions("05_ddp")`.
 _LESSON = re.compile(r"""["'](\d\d_[a-z0-9_]+)["']""")
@@ -42,7 +42,7 @@ _CELL = re.compile(r"^```\{code-cell\}.*?^```", re.MULTILINE | re.DOTALL)
 def of_lesson(lesson: str, solutions: Path | None = None, more: Iterable[str] = (), verdicts: bool = True) -> str:
     """The key of a lesson.
 
-    solutions: where its folder is, if not in the repository. more: GRADING or SOUNDNESS. verdicts: with what its wrong
+    solutions: where its folder is, if not in the repository. more: GRADING or AUDIT. verdicts: with what its wrong
     answers are recorded to fail, on which hints depend. The audit, which makes that record, looks at it itself.
     """
     places = [notebook.ROOT / name for name in (*SHARED, *more)]

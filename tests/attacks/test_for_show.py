@@ -6,8 +6,8 @@ mapped file. Their numbers are right. They have lost no mark before the checks a
 
 import pytest
 
+from autograder.audit import audit
 from autograder.lesson import notebook
-from autograder.soundness import audit
 
 #: A name, the answer and the property that must fail; the changes of the lesson's answer, or what stands in its place.
 SHOWS = """

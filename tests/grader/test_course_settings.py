@@ -21,6 +21,7 @@ from traitlets.config import Config
 
 from autograder import properties
 from autograder.__main__ import main
+from autograder.audit import audit
 from autograder.authoring import handout
 from autograder.grading.course import Course
 from autograder.grading.nbgrader import library, release, scoring
@@ -29,7 +30,6 @@ from autograder.grading.nbgrader.late import of_students
 from autograder.grading.record import Record
 from autograder.insight import marks, report
 from autograder.lesson import adapted, course_settings, names, notebook
-from autograder.soundness import audit
 from tests.helpers.report_tables import rows_of_table
 from tests.helpers.toy_course import LESSON, RIGHT, WRONG_SQUARE, Toy, cell, submission
 

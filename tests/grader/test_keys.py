@@ -11,10 +11,10 @@ import pytest
 
 from autograder.__main__ import main
 from autograder.answers.verdicts import Losses
+from autograder.audit import audit
 from autograder.grading import record
 from autograder.grading.course import Course
 from autograder.lesson import chapters, executing, keys, notebook, run_solutions
-from autograder.soundness import audit
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = notebook.lessons()
@@ -43,7 +43,7 @@ def all_keys():
     return {
         "executed": {lesson: keys.of_lesson(lesson) for lesson in LESSONS},
         "graded": {lesson: keys.of_lesson(lesson, more=keys.GRADING) for lesson in LESSONS},
-        "audited": {lesson: keys.of_lesson(lesson, more=keys.SOUNDNESS, verdicts=False) for lesson in LESSONS},
+        "audited": {lesson: keys.of_lesson(lesson, more=keys.AUDIT, verdicts=False) for lesson in LESSONS},
         "chapters": {path.stem: keys.of_chapter(path) for path in (notebook.ROOT / "book").glob("*.md")},
     }
 
@@ -86,7 +86,7 @@ CHANGES = [
     ("benchmarks/measured/h100_ddp_trace.json", [], [], [], ["05_ddp"]),
     ("autograder/grading/nbgrader/scoring.py", [], LESSONS, LESSONS, []),
     ("nbgrader_config.py", [], LESSONS, [], []),
-    ("autograder/soundness/audit.py", [], [], LESSONS, []),
+    ("autograder/audit/audit.py", [], [], LESSONS, []),
     ("autograder/insight/report.py", [], [], [], []),
     ("autograder/checks/expect.py", LESSONS, LESSONS, LESSONS, TRYING),
     ("requirements.lock", LESSONS, LESSONS, LESSONS, TRYING),

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from autograder.answers import wrong
+from autograder.audit import audit, matrix
 from autograder.lesson import notebook
-from autograder.soundness import audit, matrix
 
 STEP, ADAM = "03_step", "03-ex3-adam-update"
 

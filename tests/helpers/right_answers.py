@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from autograder.answers import right
+from autograder.audit import audit
 from autograder.grading.nbgrader import scoring
 from autograder.lesson import notebook
-from autograder.soundness import audit
 
 
 def right_answers(lesson: str) -> list[str]:

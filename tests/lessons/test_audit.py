@@ -15,11 +15,11 @@ from autograder import checks
 from autograder.__main__ import main
 from autograder.answers import right, verdicts, wrong
 from autograder.answers.verdicts import Losses
+from autograder.audit import audit, disguises, tables
 from autograder.checks import cases, check, hints
 from autograder.checks.expect import expect_equal
 from autograder.grading import jail
 from autograder.lesson import names, notebook
-from autograder.soundness import audit, disguises, tables
 from tests.helpers import tiny_lesson
 
 #: How many known wrong answers of each exercise `make test` tries, next to as many other right ones.

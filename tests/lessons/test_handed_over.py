@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from autograder import checks
+from autograder.audit import audit
 from autograder.checks import stage
 from autograder.checks.check import attempt
 from autograder.checks.stage import Launches
 from autograder.lesson import notebook
-from autograder.soundness import audit
 
 #: What is handed over to be called; a class or a model is not.
 FUNCTIONS = (FunctionType, MethodType, functools.partial, stage.Oracle)

@@ -36,6 +36,7 @@ from autograder import checks, properties
 from autograder.answers import answer, right, verdicts, wrong
 from autograder.answers.answer import Answer
 from autograder.answers.verdicts import NOT_RECORDED, Losses
+from autograder.audit import disguises, matrix, tables
 from autograder.checks import hints
 from autograder.checks.cases import CaseError
 from autograder.checks.check import SEED, share_inputs
@@ -46,7 +47,6 @@ from autograder.grading.running import kernels, run_cells
 from autograder.grading.running.kernels import Kernel, OwnKernel
 from autograder.lesson import keys, names, notebook, pieces
 from autograder.lesson.files import write_whole
-from autograder.soundness import disguises, matrix, tables
 
 #: How a complaint about an answer begins of which nothing is recorded; what it was seen to fail follows.
 UNRECORDED = "what it fails is not recorded"
@@ -255,7 +255,7 @@ class Held:
     def __init__(self, lesson: str, batch: str):
         self.path = VERDICTS / lesson / f"{batch}.json"
         fails = [(known.name, known.fails) for known in wrong.of_lesson(lesson) if known.cell == batch]
-        self.key = f"{keys.of_lesson(lesson, more=keys.SOUNDNESS, verdicts=False)} {fails}"
+        self.key = f"{keys.of_lesson(lesson, more=keys.AUDIT, verdicts=False)} {fails}"
         self.cases = self._read()
 
     def losses(self, case: Case, thorough: bool, jailed: bool = False) -> Losses | None:
