@@ -192,7 +192,7 @@ $(STAMPS)/pyodide: FORCE
 	@mkdir -p $(STAMPS)
 	@echo '$(PYODIDE)' | cmp -s - $@ || echo '$(PYODIDE)' > $@
 
-$(STAMPS)/notebooks: $(SOLUTIONS) $(call files,autograder/lesson/templates) autograder/grading/nbgrader/release.py autograder/properties.py autograder/grading/nbgrader/checklist.py autograder/grading/nbgrader/preprocessors.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
+$(STAMPS)/notebooks: $(SOLUTIONS) $(call files,autograder/lesson/templates) autograder/grade/nbgrader/release.py autograder/properties.py autograder/grade/nbgrader/checklist.py autograder/grade/nbgrader/preprocessors.py nbgrader_config.py $(STAMPS)/inputs .venv/.ready $(if $(filter-out $(wildcard $(NOTEBOOKS)),$(NOTEBOOKS)),FORCE)
 	@$(BIN)/python -m autograder release
 	@touch $@
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import LimitOutput
 
-from autograder.grading.nbgrader.converters import copy_only_what_is_listed, one_at_a_time
-from autograder.grading.nbgrader.exchange import Collect, ReleaseFeedback
-from autograder.grading.nbgrader.formgrader import DrawnFormulas, use_own_page
-from autograder.grading.nbgrader.preprocessors import AdaptLesson, ClearAttachments, ListChecks, RunCells
-from autograder.grading.nbgrader.restore import RestoreCells, SubmissionExporter
-from autograder.grading.nbgrader.scoring import ReadGrades, SaveScores
-from autograder.grading.pages.feedback import FeedbackExporter
-from autograder.grading.pages.safe_html import SafeCells
+from autograder.grade.nbgrader.converters import copy_only_what_is_listed, one_at_a_time
+from autograder.grade.nbgrader.exchange import Collect, ReleaseFeedback
+from autograder.grade.nbgrader.formgrader import DrawnFormulas, use_own_page
+from autograder.grade.nbgrader.preprocessors import AdaptLesson, ClearAttachments, ListChecks, RunCells
+from autograder.grade.nbgrader.restore import RestoreCells, SubmissionExporter
+from autograder.grade.nbgrader.scoring import ReadGrades, SaveScores
+from autograder.grade.pages.feedback import FeedbackExporter
+from autograder.grade.pages.safe_html import SafeCells
 from autograder.lesson import course_settings
 
 c = get_config()  # noqa: F821 (nbgrader defines it)

@@ -17,14 +17,14 @@ import signal  # noqa: E402
 
 #: Each module adds one subcommand with `add_parser(subparsers)`, and imports slow packages only when it runs.
 COMMANDS = (
-    "grading.nbgrader.release",
+    "grade.nbgrader.release",
     "lesson.run_solutions",
     "properties",
     "lesson.chapters",
     "audit.audit",
-    "grading.command",
-    "grading.retry",
-    "grading.importing",
+    "grade.command",
+    "grade.retry",
+    "grade.importing",
     "insight.regrade",
     "insight.report",
     "insight.answers_as_files",
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _about_gradebook(error: Exception) -> str:
-    from autograder.grading.nbgrader.library import trouble_with_gradebook
+    from autograder.grade.nbgrader.library import trouble_with_gradebook
 
     return trouble_with_gradebook(error)
 

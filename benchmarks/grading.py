@@ -36,10 +36,10 @@ from typing import Any
 import nbformat
 
 from autograder.answers import right, wrong
-from autograder.grading import example_class, isolation
-from autograder.grading.course import Course
-from autograder.grading.nbgrader import library
-from autograder.grading.running import workers
+from autograder.grade import example_class, isolation
+from autograder.grade.course import Course
+from autograder.grade.nbgrader import library
+from autograder.grade.running import workers
 from autograder.lesson import notebook
 from ranks.stopwatch import Stopwatch, family
 

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from autograder.grading.course import Course
+from autograder.grade.course import Course
 from autograder.lesson import notebook
 
 hand_in = runpy.run_path(str(Path(__file__).with_name("grading.py")))["hand_in"]

@@ -39,10 +39,10 @@ import nbformat
 from nbformat.v4 import new_output
 
 from autograder.answers import right, wrong
-from autograder.grading import course, example_class
-from autograder.grading import record as records
-from autograder.grading.course import Course
-from autograder.grading.nbgrader import library
+from autograder.grade import course, example_class
+from autograder.grade import record as records
+from autograder.grade.course import Course
+from autograder.grade.nbgrader import library
 from autograder.lesson import notebook
 
 MAKE = runpy.run_path(str(example_class.EXAMPLE / "make.py"))

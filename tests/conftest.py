@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from autograder.checks import check
-from autograder.grading.jail import missing
-from autograder.grading.running import workers
+from autograder.grade.jail import missing
+from autograder.grade.running import workers
 from autograder.lesson import course_settings, notebook
 from tests.helpers import browser, firefox, hub, website
 from tests.helpers.inmates import inmate, jail  # noqa: F401 (fixtures of several files)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading import jail
+from autograder.grade import jail
 from autograder.lesson import notebook
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,7 +46,7 @@ def test_no_lesson_imports_another_or_what_grades(lesson):
     [
         "from autograder.checks import module",
         "import autograder.checks",
-        "from autograder.grading import course",
+        "from autograder.grade import course",
         "from autograder import audit",
     ],
 )
@@ -87,9 +87,9 @@ def test_the_book_does_not_import_the_grader():
 
 
 def test_a_page_that_imports_the_grader_is_found(tmp_path):
-    (tmp_path / "page.md").write_text("```{code-cell} python\n:tags: [x]\nfrom autograder.grading import course\n```\n")
+    (tmp_path / "page.md").write_text("```{code-cell} python\n:tags: [x]\nfrom autograder.grade import course\n```\n")
     (tmp_path / "extension.py").write_text("def run():\n    from autograder.checks import costs\n")
-    assert beyond(sources_of_the_book(tmp_path), tmp_path / "_ext") == ["page.md imports autograder.grading.course"]
+    assert beyond(sources_of_the_book(tmp_path), tmp_path / "_ext") == ["page.md imports autograder.grade.course"]
     assert len(beyond(sources_of_the_book(tmp_path), tmp_path)) == 2
 
 
@@ -134,7 +134,7 @@ def test_a_circle_is_found(tmp_path):
 @pytest.mark.parametrize("name", jail.FILES_INSIDE)
 def test_the_half_in_the_jail_needs_nothing_of_this_package(name):
     """There it is the package `jail`, which has these files and no others."""
-    imported = imported_by((ROOT / "autograder" / "grading" / "jail" / name).read_text())
+    imported = imported_by((ROOT / "autograder" / "grade" / "jail" / name).read_text())
     there = {f"jail.{file.removesuffix('.py')}" for file in jail.FILES_INSIDE}
     ours = {module for module in imported if module.split(".")[0] in ("autograder", "jail")}
     assert imported and {module_of(module, there) for module in ours} <= there

@@ -40,11 +40,11 @@ from autograder.audit import disguises, matrix, tables
 from autograder.checks import hints
 from autograder.checks.cases import CaseError
 from autograder.checks.check import SEED, share_inputs
-from autograder.grading import isolation
-from autograder.grading.nbgrader import scoring
-from autograder.grading.outcome import CellOutcome
-from autograder.grading.running import kernels, run_cells
-from autograder.grading.running.kernels import Kernel, OwnKernel
+from autograder.grade import isolation
+from autograder.grade.nbgrader import scoring
+from autograder.grade.outcome import CellOutcome
+from autograder.grade.running import kernels, run_cells
+from autograder.grade.running.kernels import Kernel, OwnKernel
 from autograder.lesson import keys, names, notebook, pieces
 from autograder.lesson.files import write_whole
 

@@ -14,8 +14,8 @@ from autograder import properties
 from autograder.answers import wrong
 from autograder.answers.answer import Answer
 from autograder.answers.verdicts import Losses
-from autograder.grading.nbgrader import scoring
-from autograder.grading.outcome import CellOutcome
+from autograder.grade.nbgrader import scoring
+from autograder.grade.outcome import CellOutcome
 from autograder.lesson import notebook
 
 #: The weight of a check without points, which none of an exercise's points survive (`properties`).

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from autograder.grading.nbgrader import release
+from autograder.grade.nbgrader import release
 from autograder.lesson import course_settings, notebook, pieces
 from autograder.lesson.course_settings import Settings
 

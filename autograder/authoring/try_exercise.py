@@ -27,9 +27,9 @@ from autograder.audit import audit, matrix
 from autograder.authoring import rules, where
 from autograder.authoring.where import Exercise
 from autograder.checks.check import share_inputs
-from autograder.grading import isolation, outcome, retry
-from autograder.grading.course import Course
-from autograder.grading.nbgrader import release
+from autograder.grade import isolation, outcome, retry
+from autograder.grade.course import Course
+from autograder.grade.nbgrader import release
 from autograder.lesson import notebook
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parents[2]
 #: Code of ours, but for what students get, and for the handles of the jail, which raise what a student's code raised.
-_OURS = re.compile(rf"{re.escape(str(_ROOT))}/(autograder/(?!grading/jail/)|solutions/[^/]+/checks\b)")
+_OURS = re.compile(rf"{re.escape(str(_ROOT))}/(autograder/(?!grade/jail/)|solutions/[^/]+/checks\b)")
 _LIBRARIES = (
     "<frozen",
     "<string>",  # what dataclasses write

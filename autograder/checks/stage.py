@@ -1,7 +1,7 @@
 """Where a submission runs, and what checks do with it there.
 
 In a notebook, under papermill or with stock nbgrader the student's objects are ordinary ones of this process. When a
-class is graded they live in a jail, and this process holds handles of them (`grading.jail.handles`). A check does not
+class is graded they live in a jail, and this process holds handles of them (`grade.jail.handles`). A check does not
 care: it calls functions on arrays, and uses the three functions of this module for all else. What these do is the
 `Stage` of the moment.
 """

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import nbformat
 
-from autograder.grading import command as grade
-from autograder.grading.course import Course
-from autograder.grading.limits import printable
+from autograder.grade import command as grade
+from autograder.grade.course import Course
+from autograder.grade.limits import printable
 from autograder.lesson import notebook
 
 #: In a lesson's folder: the command may replace what it has written there.
@@ -78,7 +78,7 @@ def _file(exercise: str, cell_type: str) -> str:
 
 def given(course: Course, lesson: str) -> dict[str, str]:
     """file → the stub that students were given."""
-    from autograder.grading.nbgrader import restore
+    from autograder.grade.nbgrader import restore
 
     with course.gradebook() as gradebook:
         sources = restore.source_cells(gradebook, lesson, lesson)

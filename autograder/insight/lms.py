@@ -16,7 +16,7 @@ nobody has graded yet.
 
 from __future__ import annotations
 
-from autograder.grading.limits import csv_cell, csv_text
+from autograder.grade.limits import csv_cell, csv_text
 from autograder.insight.marks import ClassMarks, Student
 
 

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import nbformat
 
 from autograder.checks.expect import Failure
-from autograder.grading import outcome
-from autograder.grading.course import Course
-from autograder.grading.nbgrader import scoring, submission_files
-from autograder.grading.nbgrader.gradebook import Row, penalties_of, totals_of
-from autograder.grading.nbgrader.late import Lateness, of_students
-from autograder.grading.outcome import CellOutcome
-from autograder.grading.record import Record
-from autograder.grading.running.run_cells import is_test
+from autograder.grade import outcome
+from autograder.grade.course import Course
+from autograder.grade.nbgrader import scoring, submission_files
+from autograder.grade.nbgrader.gradebook import Row, penalties_of, totals_of
+from autograder.grade.nbgrader.late import Lateness, of_students
+from autograder.grade.outcome import CellOutcome
+from autograder.grade.record import Record
+from autograder.grade.running.run_cells import is_test
 from autograder.lesson.course_settings import Settings
 from autograder.lesson.notebook import answer_of, natural
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from autograder.answers import wrong
 from autograder.checks import expect
 from autograder.checks.expect import Failure
-from autograder.grading import outcome
+from autograder.grade import outcome
 from autograder.insight.marks import Mark, Submission
 from autograder.lesson.notebook import natural
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import argparse
 
-from autograder.grading import command as grade
-from autograder.grading.course import Course
-from autograder.grading.limits import printable
-from autograder.grading.nbgrader.gradebook import penalties_of
+from autograder.grade import command as grade
+from autograder.grade.course import Course
+from autograder.grade.limits import printable
+from autograder.grade.nbgrader.gradebook import penalties_of
 from autograder.insight import marks
 from autograder.insight.marks import Mark
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from autograder.grading.handed_in import EXPECTED
-from autograder.grading.limits import why_no_student
+from autograder.grade.handed_in import EXPECTED
+from autograder.grade.limits import why_no_student
 from autograder.lesson import notebook
 from autograder.lesson.files import write_whole
 from autograder.lesson.notebook import natural
@@ -46,8 +46,8 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status."""
-    from autograder.grading.course import Course
-    from autograder.grading.example_class import EXAMPLE_COURSE
+    from autograder.grade.course import Course
+    from autograder.grade.example_class import EXAMPLE_COURSE
     from autograder.insight import lms, marks
 
     folder = EXAMPLE_COURSE if arguments.example else Path(arguments.course or notebook.ROOT).expanduser()
@@ -312,7 +312,7 @@ def link(root: Path, target: Path, student: str, lesson: str) -> str:
 
 
 def _title(exercise: str) -> str:
-    from autograder.grading.pages.feedback import title
+    from autograder.grade.pages.feedback import title
 
     return title(exercise)
 

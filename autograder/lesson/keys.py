@@ -26,9 +26,9 @@ SHARED = (
     "requirements.lock",
 )
 #: What a grade depends on as well.
-GRADING = ("autograder/grading", "nbgrader_config.py")
+GRADING = ("autograder/grade", "nbgrader_config.py")
 #: What a verdict of the audit depends on as well.
-AUDIT = ("autograder/audit", "autograder/grading")
+AUDIT = ("autograder/audit", "autograder/grade")
 
 #: A lesson's name in a chapter's cells, as in `functions("05_ddp")`.
 _LESSON = re.compile(r"""["'](\d\d_[a-z0-9_]+)["']""")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading import jail
+from autograder.grade import jail
 from autograder.lesson import notebook
 from tests.helpers.toy_course import LESSON, WRONG_SQUARE, Toy, submission
 

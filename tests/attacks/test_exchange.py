@@ -13,7 +13,7 @@ import pytest
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange import ExchangeError
 
-from autograder.grading.nbgrader import exchange, library, submission_files
+from autograder.grade.nbgrader import exchange, library, submission_files
 from tests.helpers import toy_course
 from tests.helpers.toy_course import LESSON
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading import handed_in, limits
-from autograder.grading.nbgrader import submission_files
+from autograder.grade import handed_in, limits
+from autograder.grade.nbgrader import submission_files
 from ranks.stopwatch import Stopwatch
 from tests.attacks.attack import FULL, NOTHING
 from tests.helpers.toy_course import LESSON, Toy, submission

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading.jail import control_groups, outside
-from autograder.grading.running import clock
+from autograder.grade.jail import control_groups, outside
+from autograder.grade.running import clock
 from autograder.lesson import notebook
 from ranks.stopwatch import family
 from tests.attacks import test_folders

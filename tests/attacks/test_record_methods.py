@@ -16,7 +16,7 @@ import pytest
 
 from autograder import checks
 from autograder.checks import check
-from autograder.grading.jail import handles, record_methods
+from autograder.grade.jail import handles, record_methods
 from autograder.lesson.notebook import natural
 from tests.helpers.modules import import_checks
 

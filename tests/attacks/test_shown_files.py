@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading.course import Course
-from autograder.grading.jail import outside, shown_files
+from autograder.grade.course import Course
+from autograder.grade.jail import outside, shown_files
 from tests.helpers.inmates import run
 
 LIST = """

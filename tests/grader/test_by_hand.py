@@ -15,9 +15,9 @@ import pytest
 import sqlalchemy.exc
 
 from autograder.__main__ import main
-from autograder.grading import record as records
-from autograder.grading.jail import outside
-from autograder.grading.nbgrader import library, lock, submission_files, view
+from autograder.grade import record as records
+from autograder.grade.jail import outside
+from autograder.grade.nbgrader import library, lock, submission_files, view
 from autograder.insight import marks, report
 from ranks.stopwatch import family
 from tests.helpers.toy_course import LESSON, WRONG_SQUARE, Toy, cell, lesson, submission
@@ -332,8 +332,8 @@ def test_nobody_enters_anything_while_the_gradebook_is_written_and_a_damaged_rec
 HOLD = """
 import sys, time
 from pathlib import Path
-from autograder.grading.jail import outside
-from autograder.grading.nbgrader import lock
+from autograder.grade.jail import outside
+from autograder.grade.nbgrader import lock
 with lock.held(Path(sys.argv[1]), "autograder grade"):
     print("held", flush=True)
     time.sleep(3600)
@@ -387,7 +387,7 @@ def test_two_at_once_lose_no_mark(toy):
 
 def test_a_submission_that_failed_is_not_remembered_as_graded(toy, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("autograder.grading.running.workers._attempt", lambda task: (task, None, OSError("no room")))
+        patch.setattr("autograder.grade.running.workers._attempt", lambda task: (task, None, OSError("no room")))
         assert toy.course.grade(force=True, jobs=1, solutions=False)
     assert toy.row("ada")["score"] == "0"
     assert "The autograder failed on this notebook" in toy.page("ada")
@@ -420,7 +420,7 @@ def test_trouble_with_the_database_is_one_line_and_nothing_is_forgotten(toy, mon
         raise sqlalchemy.exc.OperationalError("UPDATE", {}, Exception("database is locked"))
 
     with monkeypatch.context() as patch:
-        patch.setattr("autograder.grading.nbgrader.scoring.save", fail)
+        patch.setattr("autograder.grade.nbgrader.scoring.save", fail)
         assert main([*GRADE, str(toy.root)]) == 2
     err = capsys.readouterr().err
     assert "in use by another program" in err.splitlines()[-1] and "Traceback" not in err

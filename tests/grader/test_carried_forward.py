@@ -10,13 +10,13 @@ import pytest
 from nbgrader.converters import Autograde
 
 from autograder.checks.expect import CheckFailed, Hint
-from autograder.grading import isolation, outcome
-from autograder.grading.jail import outside
-from autograder.grading.nbgrader import library, scoring
-from autograder.grading.outcome import CellOutcome, Tried
-from autograder.grading.running import carried_forward, run_cells, workers
-from autograder.grading.running.kernels import Reply
-from autograder.grading.running.take_over import take_over
+from autograder.grade import isolation, outcome
+from autograder.grade.jail import outside
+from autograder.grade.nbgrader import library, scoring
+from autograder.grade.outcome import CellOutcome, Tried
+from autograder.grade.running import carried_forward, run_cells, workers
+from autograder.grade.running.kernels import Reply
+from autograder.grade.running.take_over import take_over
 from autograder.insight import marks, report
 from autograder.lesson import names, notebook
 from tests.helpers.toy_course import LESSON, POINTS, RIGHT, Toy, cell, lesson, submission

@@ -7,7 +7,7 @@ import pytest
 
 from autograder import checks
 from autograder.checks.check import Check
-from autograder.grading.nbgrader import checklist
+from autograder.grade.nbgrader import checklist
 from autograder.lesson import notebook
 
 #: What stands in front of a sentence where there are several: what it is worth.

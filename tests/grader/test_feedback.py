@@ -9,12 +9,12 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output, new_raw_cell
 
 from autograder.checks.expect import CheckFailed, Hint
-from autograder.grading import outcome
-from autograder.grading.nbgrader import restore
-from autograder.grading.outcome import CellOutcome, Tried
-from autograder.grading.pages import feedback, safe_html
-from autograder.grading.running import run_cells
-from autograder.grading.running.kernels import Reply
+from autograder.grade import outcome
+from autograder.grade.nbgrader import restore
+from autograder.grade.outcome import CellOutcome, Tried
+from autograder.grade.pages import feedback, safe_html
+from autograder.grade.running import run_cells
+from autograder.grade.running.kernels import Reply
 from tests.helpers import browser
 from tests.helpers.hostile_markup import ATTACKS, COVERS, PLANTED, assert_harmless
 from tests.helpers.toy_course import HIDDEN, LESSON, Toy, cell, lesson, submission

@@ -5,8 +5,8 @@ import re
 import nbformat
 import pytest
 
-from autograder.grading.pages import feedback, formulas, safe_html
-from autograder.grading.running import clock
+from autograder.grade.pages import feedback, formulas, safe_html
+from autograder.grade.running import clock
 from autograder.lesson import notebook
 from tests.helpers.hostile_markup import assert_harmless
 

@@ -22,13 +22,13 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.checks.expect import CheckFailed
 from autograder.checks.hints import same_evidence
-from autograder.grading import limits
-from autograder.grading.jail import wire
-from autograder.grading.nbgrader import reading
-from autograder.grading.nbgrader.gradebook import Row, csv_of
-from autograder.grading.pages import feedback, safe_html
-from autograder.grading.running import pictures
-from autograder.grading.running.kernels import Outputs
+from autograder.grade import limits
+from autograder.grade.jail import wire
+from autograder.grade.nbgrader import reading
+from autograder.grade.nbgrader.gradebook import Row, csv_of
+from autograder.grade.pages import feedback, safe_html
+from autograder.grade.running import pictures
+from autograder.grade.running.kernels import Outputs
 from autograder.lesson import names, skippable
 from ranks.ledger import Ledger, Message
 

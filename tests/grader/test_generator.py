@@ -18,7 +18,7 @@ import pytest
 from autograder.__main__ import main
 from autograder.authoring import generator, rules, where
 from autograder.checks import check
-from autograder.grading.nbgrader import release
+from autograder.grade.nbgrader import release
 from autograder.lesson import files, notebook
 
 sys.path.insert(0, str(notebook.ROOT / "book" / "_ext"))

@@ -9,8 +9,8 @@ import torch
 
 import ranks
 from autograder.checks import stage
-from autograder.grading.jail import handles, wire
-from autograder.grading.running import clock
+from autograder.grade.jail import handles, wire
+from autograder.grade.running import clock
 from tests.helpers.inmates import run
 
 pytestmark = pytest.mark.jail

@@ -16,7 +16,7 @@ import pytest
 
 from autograder.__main__ import main
 from autograder.authoring import handout
-from autograder.grading.nbgrader import release
+from autograder.grade.nbgrader import release
 from autograder.lesson import notebook
 
 

@@ -17,7 +17,7 @@ import nbformat
 import pytest
 import yaml
 
-from autograder.grading.course import Course
+from autograder.grade.course import Course
 from autograder.lesson import notebook
 from tests.helpers import npm
 from tests.helpers.browser import Tab, chromium

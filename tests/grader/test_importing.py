@@ -15,8 +15,8 @@ import nbformat
 import pytest
 
 from autograder.__main__ import main
-from autograder.grading import importing, limits, record
-from autograder.grading.course import Course
+from autograder.grade import importing, limits, record
+from autograder.grade.course import Course
 from tests.helpers.toy_course import LESSON, lesson, submission
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading.jail import control_groups, outside, own_user, wire
-from autograder.grading.running import clock
+from autograder.grade.jail import control_groups, outside, own_user, wire
+from autograder.grade.running import clock
 from ranks.stopwatch import family
 from tests.helpers.inmates import run
 from tests.helpers.patience import PATIENCE

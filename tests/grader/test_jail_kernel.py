@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from autograder.grading.jail import kernel as kernels
+from autograder.grade.jail import kernel as kernels
 from autograder.lesson import notebook
 from ranks.stopwatch import family
 

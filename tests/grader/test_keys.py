@@ -12,8 +12,8 @@ import pytest
 from autograder.__main__ import main
 from autograder.answers.verdicts import Losses
 from autograder.audit import audit
-from autograder.grading import record
-from autograder.grading.course import Course
+from autograder.grade import record
+from autograder.grade.course import Course
 from autograder.lesson import chapters, executing, keys, notebook, run_solutions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +84,7 @@ CHANGES = [
     ("solutions/01_collectives/wrong.md", *[["01_collectives"]] * 3, ["index"]),
     ("solutions/01_collectives/checks/__init__.py", *[["01_collectives"]] * 3, ["index"]),
     ("benchmarks/measured/h100_ddp_trace.json", [], [], [], ["05_ddp"]),
-    ("autograder/grading/nbgrader/scoring.py", [], LESSONS, LESSONS, []),
+    ("autograder/grade/nbgrader/scoring.py", [], LESSONS, LESSONS, []),
     ("nbgrader_config.py", [], LESSONS, [], []),
     ("autograder/audit/audit.py", [], [], LESSONS, []),
     ("autograder/insight/report.py", [], [], [], []),

@@ -9,10 +9,10 @@ from nbgrader.api import Gradebook
 from nbgrader.plugins import CsvExportPlugin
 from traitlets.config import PyFileConfigLoader
 
-from autograder.grading.nbgrader import library
-from autograder.grading.nbgrader.preprocessors import RunCells
-from autograder.grading.nbgrader.restore import SourceCell, restore
-from autograder.grading.running import clock
+from autograder.grade.nbgrader import library
+from autograder.grade.nbgrader.preprocessors import RunCells
+from autograder.grade.nbgrader.restore import SourceCell, restore
+from autograder.grade.running import clock
 from autograder.lesson import notebook
 from tests.helpers.toy_course import LESSON, RIGHT, WRONG_SQUARE, Toy, at, cell, released, submission
 

@@ -17,12 +17,12 @@ from autograder import checks, properties
 from autograder.__main__ import main
 from autograder.answers import wrong
 from autograder.checks import check, find
-from autograder.grading import jail
-from autograder.grading.course import Course
-from autograder.grading.nbgrader import library, scoring
-from autograder.grading.outcome import CellOutcome, Tried
-from autograder.grading.running import run_cells
-from autograder.grading.running.kernels import LocalKernel
+from autograder.grade import jail
+from autograder.grade.course import Course
+from autograder.grade.nbgrader import library, scoring
+from autograder.grade.outcome import CellOutcome, Tried
+from autograder.grade.running import run_cells
+from autograder.grade.running.kernels import LocalKernel
 from autograder.insight import lms, marks
 from autograder.lesson import names, notebook
 from tests.helpers.formgrader_server import environment

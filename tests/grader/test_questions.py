@@ -10,8 +10,8 @@ from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from autograder.authoring import rules
-from autograder.grading import limits
-from autograder.grading.nbgrader import release, restore
+from autograder.grade import limits
+from autograder.grade.nbgrader import release, restore
 from autograder.insight import answers_as_files, lms, marks, mistakes, regrade, report
 from autograder.lesson import notebook
 from tests.helpers.formgrader_server import Server

@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from autograder.__main__ import main
-from autograder.grading.nbgrader import release
+from autograder.grade.nbgrader import release
 from autograder.lesson import notebook
 from tests.helpers import tiny_lesson as tiny
 

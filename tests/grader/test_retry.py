@@ -9,7 +9,7 @@ from autograder.__main__ import main
 from autograder.answers import wrong
 from autograder.checks import check, hints
 from autograder.checks.expect import CheckFailed, fail
-from autograder.grading.course import Course
+from autograder.grade.course import Course
 from autograder.insight import marks
 from autograder.lesson import notebook
 

@@ -10,8 +10,8 @@ from nbconvert.filters import markdown2html
 from nbformat.v4 import new_output
 
 import ranks
-from autograder.grading.limits import well_formed
-from autograder.grading.pages import safe_html
+from autograder.grade.limits import well_formed
+from autograder.grade.pages import safe_html
 from tests.helpers.hostile_markup import ATTACKS, PIXEL, assert_harmless
 
 each_attack = pytest.mark.parametrize("attack", ATTACKS)

@@ -10,10 +10,10 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-from autograder.grading import outcome
-from autograder.grading.nbgrader import restore, setup_cells
-from autograder.grading.nbgrader.reading import notebook_of, unreadable
-from autograder.grading.nbgrader.restore import SourceCell, restored_notebook
+from autograder.grade import outcome
+from autograder.grade.nbgrader import restore, setup_cells
+from autograder.grade.nbgrader.reading import notebook_of, unreadable
+from autograder.grade.nbgrader.restore import SourceCell, restored_notebook
 from tests.helpers.toy_course import LESSON, WRONG_SQUARE, Toy, at, cell, lesson, released, submission
 
 FULL = {"ex1": 1.0, "ex2": 2.0, "ex3": 3.0}

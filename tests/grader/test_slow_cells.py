@@ -13,10 +13,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder import properties
-from autograder.grading import outcome
-from autograder.grading.nbgrader import slow_cells
-from autograder.grading.running import carried_forward, run_cells
-from autograder.grading.running.kernels import Reply
+from autograder.grade import outcome
+from autograder.grade.nbgrader import slow_cells
+from autograder.grade.running import carried_forward, run_cells
+from autograder.grade.running.kernels import Reply
 from tests.helpers.toy_course import Toy, submission
 
 EXERCISES = 7

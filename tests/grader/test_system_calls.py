@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.grading.jail import system_calls
+from autograder.grade.jail import system_calls
 from tests.helpers.inmates import run
 
 pytestmark = pytest.mark.jail

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import ranks
-from autograder.grading.jail import wire
+from autograder.grade.jail import wire
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 

@@ -18,13 +18,13 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from autograder.__main__ import main
-from autograder.grading import outcome
-from autograder.grading.course import _decided_by_others
-from autograder.grading.jail import outside
-from autograder.grading.outcome import failed_by_time
-from autograder.grading.running import kernels, workers
-from autograder.grading.running.kernels import Reply
-from autograder.grading.running.run_cells import Limits, is_test, run_cells
+from autograder.grade import outcome
+from autograder.grade.course import _decided_by_others
+from autograder.grade.jail import outside
+from autograder.grade.outcome import failed_by_time
+from autograder.grade.running import kernels, workers
+from autograder.grade.running.kernels import Reply
+from autograder.grade.running.run_cells import Limits, is_test, run_cells
 from ranks import stopwatch
 from tests.helpers import toy_course
 from tests.helpers.graded_class import stopped
@@ -104,7 +104,7 @@ def test_tasks_are_prepared_while_workers_start():
 
 def test_what_workers_import_has_nothing_of_nbgrader():
     """It takes a third of a second, in which no submission is graded."""
-    code = "import sys, autograder.grading.preload; print([n for n in sys.modules if n.startswith('nbgrader')])"
+    code = "import sys, autograder.grade.preload; print([n for n in sys.modules if n.startswith('nbgrader')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
 

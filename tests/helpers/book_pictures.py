@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from autograder.grading import example_class
+from autograder.grade import example_class
 from autograder.lesson import notebook
 from tests.helpers.browser import Tab, chromium
 from tests.helpers.formgrader_server import Server

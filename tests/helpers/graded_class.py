@@ -11,12 +11,12 @@ from nbformat.v4 import new_notebook
 
 from autograder.answers.answer import Answer
 from autograder.checks.expect import CheckFailed, Hint
-from autograder.grading import outcome
-from autograder.grading.nbgrader import restore, scoring
-from autograder.grading.outcome import CellOutcome, Tried
-from autograder.grading.running import run_cells
-from autograder.grading.running.kernels import Reply
-from autograder.grading.running.run_cells import is_test
+from autograder.grade import outcome
+from autograder.grade.nbgrader import restore, scoring
+from autograder.grade.outcome import CellOutcome, Tried
+from autograder.grade.running import run_cells
+from autograder.grade.running.kernels import Reply
+from autograder.grade.running.run_cells import is_test
 from tests.helpers.toy_course import LESSON, Toy, lesson
 
 #: A second lesson, with the same exercises.

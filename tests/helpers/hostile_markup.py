@@ -5,7 +5,7 @@ from __future__ import annotations
 import html.parser
 import re
 
-from autograder.grading.pages.formulas import ATTRIBUTES, CLASSES, ELEMENTS
+from autograder.grade.pages.formulas import ATTRIBUTES, CLASSES, ELEMENTS
 
 #: What a script would do that ran, and where a request would go.
 PLANTED = "document.title='planted'"

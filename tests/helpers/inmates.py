@@ -5,8 +5,8 @@ import tempfile
 
 import pytest
 
-from autograder.grading.jail import outside
-from autograder.grading.running import clock
+from autograder.grade.jail import outside
+from autograder.grade.running import clock
 
 
 @pytest.fixture(scope="module")

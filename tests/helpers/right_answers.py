@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autograder.answers import right
 from autograder.audit import audit
-from autograder.grading.nbgrader import scoring
+from autograder.grade.nbgrader import scoring
 from autograder.lesson import notebook
 
 

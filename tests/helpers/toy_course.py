@@ -17,9 +17,9 @@ from pathlib import Path
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograder.grading import jail
-from autograder.grading.course import Course
-from autograder.grading.nbgrader import library
+from autograder.grade import jail
+from autograder.grade.course import Course
+from autograder.grade.nbgrader import library
 from autograder.lesson import notebook
 
 LESSON = "07_toy"

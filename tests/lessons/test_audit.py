@@ -18,7 +18,7 @@ from autograder.answers.verdicts import Losses
 from autograder.audit import audit, disguises, tables
 from autograder.checks import cases, check, hints
 from autograder.checks.expect import expect_equal
-from autograder.grading import jail
+from autograder.grade import jail
 from autograder.lesson import names, notebook
 from tests.helpers import tiny_lesson
 

@@ -18,7 +18,7 @@ import yaml
 
 import ranks
 from autograder.checks import module
-from autograder.grading.nbgrader import release
+from autograder.grade.nbgrader import release
 from autograder.lesson import keys, notebook, pieces
 
 common, trainer = (module("17_capstone", name) for name in ("common", "trainer"))

@@ -17,8 +17,8 @@ import pytest
 
 from autograder.authoring import handout
 from autograder.checks import module
-from autograder.grading.course import Course
-from autograder.grading.nbgrader import library, release
+from autograder.grade.course import Course
+from autograder.grade.nbgrader import library, release
 from autograder.lesson import notebook, pieces, run_solutions
 from tests.helpers.inmates import run
 from tests.helpers.modules import import_checks

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from autograder.authoring import handout
-from autograder.grading.nbgrader import release
+from autograder.grade.nbgrader import release
 from autograder.lesson import notebook
 from machines.cluster import find
 from machines.model import DEEPSEEK_V3, LLAMA3_8B, LLAMA3_70B, LLAMA3_405B, flops_per_token, parameters
