@@ -15,10 +15,10 @@ import pytest
 import sqlalchemy.exc
 
 from autograder.__main__ import main
+from autograder.desk import marks, report
 from autograder.grade import record as records
 from autograder.grade.jail import outside
 from autograder.grade.nbgrader import library, lock, submission_files, view
-from autograder.insight import marks, report
 from ranks.stopwatch import family
 from tests.helpers.toy_course import LESSON, WRONG_SQUARE, Toy, cell, lesson, submission
 

@@ -10,6 +10,7 @@ import pytest
 from nbgrader.converters import Autograde
 
 from autograder.checks.expect import CheckFailed, Hint
+from autograder.desk import marks, report
 from autograder.grade import isolation, outcome
 from autograder.grade.jail import outside
 from autograder.grade.nbgrader import library, scoring
@@ -17,7 +18,6 @@ from autograder.grade.outcome import CellOutcome, Tried
 from autograder.grade.running import carried_forward, run_cells, workers
 from autograder.grade.running.kernels import Reply
 from autograder.grade.running.take_over import take_over
-from autograder.insight import marks, report
 from autograder.lesson import names, notebook
 from tests.helpers.toy_course import LESSON, POINTS, RIGHT, Toy, cell, lesson, submission
 

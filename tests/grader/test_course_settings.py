@@ -23,12 +23,12 @@ from autograder import properties
 from autograder.__main__ import main
 from autograder.audit import audit
 from autograder.authoring import handout
+from autograder.desk import marks, report
 from autograder.grade.course import Course
 from autograder.grade.nbgrader import library, release, scoring
 from autograder.grade.nbgrader.grade_submission import grade_submission
 from autograder.grade.nbgrader.late import of_students
 from autograder.grade.record import Record
-from autograder.insight import marks, report
 from autograder.lesson import adapted, course_settings, names, notebook
 from tests.helpers.report_tables import rows_of_table
 from tests.helpers.toy_course import LESSON, RIGHT, WRONG_SQUARE, Toy, cell, submission

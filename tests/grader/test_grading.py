@@ -19,12 +19,12 @@ from nbformat.v4 import new_code_cell
 
 from autograder.__main__ import main
 from autograder.checks.expect import DIED, HANG, RAISED, WRONG, CheckFailed
+from autograder.desk import marks, report
 from autograder.grade import course as course_module
 from autograder.grade import example_class, jail, record
 from autograder.grade.course import STARVED, Course
 from autograder.grade.jail import kernel
 from autograder.grade.running import pictures, workers
-from autograder.insight import marks, report
 from autograder.lesson import notebook
 from ranks.ledger import Ledger, Message
 from tests.helpers.hostile_markup import assert_harmless

@@ -87,7 +87,7 @@ CHANGES = [
     ("autograder/grade/nbgrader/scoring.py", [], LESSONS, LESSONS, []),
     ("nbgrader_config.py", [], LESSONS, [], []),
     ("autograder/audit/audit.py", [], [], LESSONS, []),
-    ("autograder/insight/report.py", [], [], [], []),
+    ("autograder/desk/report.py", [], [], [], []),
     ("autograder/checks/expect.py", LESSONS, LESSONS, LESSONS, TRYING),
     ("requirements.lock", LESSONS, LESSONS, LESSONS, TRYING),
     ("ranks/ledger.py", LESSONS, LESSONS, LESSONS, sorted(path.stem for path in (ROOT / "book").glob("*.md"))),

@@ -20,13 +20,13 @@ from nbformat.v4 import new_code_cell, new_notebook
 from autograder.checks import cases
 from autograder.checks.expect import CheckFailed, expect_close, expect_raises
 from autograder.checks.hints import same_evidence
+from autograder.desk import regrade
 from autograder.grade import limits, outcome, retry
 from autograder.grade.jail import wire
 from autograder.grade.nbgrader import reading, submission_files
 from autograder.grade.pages import feedback
 from autograder.grade.running import pictures, run_cells
 from autograder.grade.running.kernels import Outputs, Reply
-from autograder.insight import regrade
 from autograder.lesson import skippable
 from ranks.ledger import Ledger, Message, Span
 

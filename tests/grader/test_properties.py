@@ -17,13 +17,13 @@ from autograder import checks, properties
 from autograder.__main__ import main
 from autograder.answers import wrong
 from autograder.checks import check, find
+from autograder.desk import lms, marks
 from autograder.grade import jail
 from autograder.grade.course import Course
 from autograder.grade.nbgrader import library, scoring
 from autograder.grade.outcome import CellOutcome, Tried
 from autograder.grade.running import run_cells
 from autograder.grade.running.kernels import LocalKernel
-from autograder.insight import lms, marks
 from autograder.lesson import names, notebook
 from tests.helpers.formgrader_server import environment
 

@@ -10,9 +10,9 @@ from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from autograder.authoring import rules
+from autograder.desk import answers_as_files, lms, marks, mistakes, regrade, report
 from autograder.grade import limits
 from autograder.grade.nbgrader import release, restore
-from autograder.insight import answers_as_files, lms, marks, mistakes, regrade, report
 from autograder.lesson import notebook
 from tests.helpers.formgrader_server import Server
 from tests.helpers.toy_course import LESSON, RIGHT, Toy, cell

@@ -12,12 +12,12 @@ import zipfile
 import nbformat
 import pytest
 
+from autograder.desk import marks
 from autograder.grade import limits, outcome
 from autograder.grade.nbgrader import reading, scoring, submission_files
 from autograder.grade.nbgrader.grade_submission import grade_submission
 from autograder.grade.running import run_cells
 from autograder.grade.running.kernels import Reply
-from autograder.insight import marks
 from tests.helpers.graded_class import WRONG, fill
 from tests.helpers.toy_course import LESSON, Toy, submission
 from tests.helpers.toy_course import cell as cell_of

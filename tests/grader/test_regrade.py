@@ -3,8 +3,8 @@
 import pytest
 
 from autograder.__main__ import main
-from autograder.insight.marks import Mark
-from autograder.insight.regrade import difference
+from autograder.desk.marks import Mark
+from autograder.desk.regrade import difference
 from tests.helpers.toy_course import LESSON, Toy, cell, submission
 
 pytestmark = pytest.mark.jail

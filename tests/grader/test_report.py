@@ -18,11 +18,11 @@ from autograder.__main__ import main
 from autograder.answers import wrong
 from autograder.checks import check, expect, hints, stage
 from autograder.checks.expect import CheckFailed, Failure
+from autograder.desk import charts, lms, marks, mistakes, report
 from autograder.grade.outcome import CellOutcome, Tried
 from autograder.grade.pages import feedback
 from autograder.grade.running import run_cells
 from autograder.grade.running.kernels import Reply
-from autograder.insight import charts, lms, marks, mistakes, report
 from ranks.errors import HangError, RankError
 from tests.helpers import browser
 from tests.helpers.graded_class import ADDS, EVE, MORE, ROOT_OF, SCRIPT, TWICE, build, count, totals

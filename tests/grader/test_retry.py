@@ -9,8 +9,8 @@ from autograder.__main__ import main
 from autograder.answers import wrong
 from autograder.checks import check, hints
 from autograder.checks.expect import CheckFailed, fail
+from autograder.desk import marks
 from autograder.grade.course import Course
-from autograder.insight import marks
 from autograder.lesson import notebook
 
 LESSON, EXERCISE = "03_step", "03-ex1-worker-gradient"

@@ -22,7 +22,7 @@ from autograder.lesson.files import write_whole
 from autograder.lesson.notebook import natural
 
 if TYPE_CHECKING:
-    from autograder.insight.marks import ClassMarks, Student, Submission
+    from autograder.desk.marks import ClassMarks, Student, Submission
     from autograder.lesson.course_settings import Settings
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -46,9 +46,9 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status."""
+    from autograder.desk import lms, marks
     from autograder.grade.course import Course
     from autograder.grade.example_class import EXAMPLE_COURSE
-    from autograder.insight import lms, marks
 
     folder = EXAMPLE_COURSE if arguments.example else Path(arguments.course or notebook.ROOT).expanduser()
     folder = folder if arguments.course else Path(os.path.relpath(folder))
@@ -80,7 +80,7 @@ def _file(name: str | Path) -> Path:
 
 
 def _export(found: ClassMarks, text: str, target: Path, system: str) -> None:
-    from autograder.insight import lms
+    from autograder.desk import lms
 
     write_whole(target, text)
     points = ", ".join(f"{lesson} ({found.most(lesson):g})" for lesson in found.lessons)
@@ -138,7 +138,7 @@ def _student(found: ClassMarks, student: Student, target: Path) -> dict:
 
 def _lesson(found: ClassMarks, lesson: str) -> dict:
     """What the page says about one lesson."""
-    from autograder.insight import charts, mistakes
+    from autograder.desk import charts, mistakes
 
     graded, most = found.of_lesson(lesson), found.most(lesson)
     scores = [one.score for one in graded]
@@ -264,7 +264,7 @@ def _why_waiting(student: str) -> str:
 
 def _reasons(one: Submission) -> list[str]:
     """Why a person should look at a submission, in one sentence each."""
-    from autograder.insight import mistakes
+    from autograder.desk import mistakes
 
     kinds = {mark.exercise: mistakes.kind(mark, one) for mark in one.marks if mark.lost}
     reasons = []

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from autograder.answers import wrong
 from autograder.checks import expect
 from autograder.checks.expect import Failure
+from autograder.desk.marks import Mark, Submission
 from autograder.grade import outcome
-from autograder.insight.marks import Mark, Submission
 from autograder.lesson.notebook import natural
 
 UNWRITTEN = "Not written yet"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 
+from autograder.desk import marks
+from autograder.desk.marks import Mark
 from autograder.grade import command as grade
 from autograder.grade.course import Course
 from autograder.grade.limits import printable
 from autograder.grade.nbgrader.gradebook import penalties_of
-from autograder.insight import marks
-from autograder.insight.marks import Mark
 
 #: A reason is cut after this many characters; all of it is in the feedback.
 MAX_REASON = 200

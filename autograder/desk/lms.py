@@ -16,8 +16,8 @@ nobody has graded yet.
 
 from __future__ import annotations
 
+from autograder.desk.marks import ClassMarks, Student
 from autograder.grade.limits import csv_cell, csv_text
-from autograder.insight.marks import ClassMarks, Student
 
 
 def canvas(marks: ClassMarks) -> str:
