@@ -28,11 +28,11 @@ COMMANDS = (
     "desk.regrade",
     "desk.report",
     "desk.answers_as_files",
-    "authoring.where",
-    "authoring.generator",
-    "authoring.try_exercise",
-    "authoring.drafts",
-    "authoring.handout",
+    "author.where",
+    "author.generator",
+    "author.try_exercise",
+    "author.drafts",
+    "author.handout",
 )
 
 

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
-from autograder.authoring import drafts
+from autograder.author import drafts
 from autograder.lesson import notebook
 from tests.helpers.browser import Tab, pages
 from tests.helpers.notebook_regions import split

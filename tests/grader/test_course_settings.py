@@ -22,7 +22,7 @@ from traitlets.config import Config
 from autograder import properties
 from autograder.__main__ import main
 from autograder.audit import audit
-from autograder.authoring import handout
+from autograder.author import handout
 from autograder.desk import marks, report
 from autograder.grade.course import Course
 from autograder.grade.nbgrader import library, release, scoring

@@ -16,7 +16,7 @@ import nbformat
 import pytest
 
 from autograder.__main__ import main
-from autograder.authoring import generator, rules, where
+from autograder.author import generator, rules, where
 from autograder.checks import check
 from autograder.grade.nbgrader import release
 from autograder.lesson import files, notebook

@@ -15,7 +15,7 @@ import nbformat
 import pytest
 
 from autograder.__main__ import main
-from autograder.authoring import handout
+from autograder.author import handout
 from autograder.grade.nbgrader import release
 from autograder.lesson import notebook
 

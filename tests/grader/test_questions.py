@@ -9,7 +9,7 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-from autograder.authoring import rules
+from autograder.author import rules
 from autograder.desk import answers_as_files, lms, marks, mistakes, regrade, report
 from autograder.grade import limits
 from autograder.grade.nbgrader import release, restore

@@ -9,7 +9,7 @@ import pytest
 from autograder import checks
 from autograder.__main__ import main
 from autograder.answers import right, wrong
-from autograder.authoring import where
+from autograder.author import where
 from autograder.lesson import notebook
 
 STEP = "08-ex3-step"

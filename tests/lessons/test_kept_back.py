@@ -15,7 +15,7 @@ import nbformat
 import papermill
 import pytest
 
-from autograder.authoring import handout
+from autograder.author import handout
 from autograder.checks import module
 from autograder.grade.course import Course
 from autograder.grade.nbgrader import library, release

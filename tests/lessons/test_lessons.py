@@ -11,7 +11,7 @@ import pytest
 
 from autograder.answers import right, wrong
 from autograder.answers.answer import Answer
-from autograder.authoring import rules
+from autograder.author import rules
 from autograder.checks.check import REGISTERED, Check
 from autograder.lesson import notebook
 from tests.helpers.modules import import_checks

@@ -17,7 +17,7 @@ import pytest
 from autograder.__main__ import main
 from autograder.answers import right, wrong
 from autograder.answers.answer import Answer
-from autograder.authoring import drafts
+from autograder.author import drafts
 from autograder.lesson import names, notebook
 
 pytestmark = [pytest.mark.jail, pytest.mark.slow, pytest.mark.apart]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.authoring import handout
+from autograder.author import handout
 from autograder.grade.nbgrader import release
 from autograder.lesson import notebook
 from machines.cluster import find

@@ -11,7 +11,7 @@ import pybtex.database
 import pytest
 
 from autograder import properties
-from autograder.authoring import drafts, rules
+from autograder.author import drafts, rules
 from autograder.lesson import notebook
 
 ROOT = Path(__file__).resolve().parents[2]

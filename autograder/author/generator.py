@@ -27,7 +27,7 @@ import nbformat
 
 from autograder import properties
 from autograder.answers import answer, right, wrong
-from autograder.authoring import drafts, rules, where
+from autograder.author import drafts, rules, where
 from autograder.grade.nbgrader import release
 from autograder.lesson import adapted, names, notebook
 from autograder.lesson.files import write_whole

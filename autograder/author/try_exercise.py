@@ -24,8 +24,8 @@ from autograder import checks, properties
 from autograder.answers import answer, right, wrong
 from autograder.answers.answer import Answer
 from autograder.audit import audit, matrix
-from autograder.authoring import rules, where
-from autograder.authoring.where import Exercise
+from autograder.author import rules, where
+from autograder.author.where import Exercise
 from autograder.checks.check import share_inputs
 from autograder.grade import isolation, outcome, retry
 from autograder.grade.course import Course

@@ -16,7 +16,7 @@ from nbformat import NotebookNode
 from autograder import checks
 from autograder.answers import right, verdicts, wrong
 from autograder.answers.answer import Answer
-from autograder.authoring import drafts
+from autograder.author import drafts
 from autograder.checks.check import Check
 from autograder.lesson import notebook
 from autograder.lesson.names import UNPARSABLE, of_cell
