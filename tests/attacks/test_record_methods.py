@@ -42,10 +42,10 @@ def exercises(module: str) -> list[list]:
 
 
 @functools.cache
-def all_sent() -> list[tuple[str, Any, record_methods.Luggage]]:
+def all_sent() -> list[tuple[str, Any, record_methods.WhatTravels]]:
     modules = import_checks()
     return [
-        (module.__name__, thing, record_methods.Luggage(thing)) for module in modules for thing in sent_from(module)
+        (module.__name__, thing, record_methods.WhatTravels(thing)) for module in modules for thing in sent_from(module)
     ]
 
 
@@ -62,8 +62,8 @@ def test_much_is_sent_and_oracles_are_found():
 
 def test_an_oracle_travels_only_with_the_test_of_a_later_exercise():
     """No process has seen a later exercise's test when an earlier one is tested (`run_cells`)."""
-    for module, thing, bag in all_sent():
-        for oracle in filter(is_oracle, bag.functions):
+    for module, thing, sent in all_sent():
+        for oracle in filter(is_oracle, sent.functions):
             of_test, of_oracle = exercises(module), exercises(oracle.__module__)
             assert oracle.__module__ != module, f"{module}.{thing.__name__} carries {oracle.__name__}"
             assert of_oracle and max(of_oracle) < min(of_test), f"{module}.{thing.__name__} carries {oracle.__name__}"
@@ -113,11 +113,11 @@ def test_what_a_kept_method_calls_is_kept():
         return case.as_float()
 
     drive.__module__ = "autograder.checks.made_up"
-    bag = record_methods.Luggage((drive, Fraction(3)))
-    kept = set(dir(bag.lighter(Fraction)))
+    sent = record_methods.WhatTravels((drive, Fraction(3)))
+    kept = set(dir(sent.lighter(Fraction)))
     assert {"as_float", "top"} <= kept and "answer" not in kept
 
 
 def test_without_code_a_record_is_whole(given):
     """Code that has been sent before may call any of its methods."""
-    assert record_methods.Luggage(given).lighter(ring.Sequence) is ring.Sequence
+    assert record_methods.WhatTravels(given).lighter(ring.Sequence) is ring.Sequence

@@ -29,7 +29,7 @@ import autograder
 import ranks
 from autograder.checks import stage
 from autograder.grade.jail import outside, wire
-from autograder.grade.jail.record_methods import Luggage, is_record
+from autograder.grade.jail.record_methods import WhatTravels, is_record
 from ranks import sending
 from ranks.ledger import Ledger, Message, Span
 
@@ -75,9 +75,9 @@ class _Packer(sending.pickler()):  # type: ignore[misc]  # made when it is first
     code raises those. Of a check's records, only those methods travel that something needs there (`record_methods`).
     """
 
-    def __init__(self, file: io.BytesIO, luggage: Luggage):
+    def __init__(self, file: io.BytesIO, what_travels: WhatTravels):
         super().__init__(file)
-        self.luggage = luggage
+        self.what_travels = what_travels
         #: Whose handle was met last.
         self.met: outside.Inmate | None = None
         self.oracles: list[stage.Oracle] = []
@@ -96,13 +96,13 @@ class _Packer(sending.pickler()):  # type: ignore[misc]  # made when it is first
         return obj.__name__ if isinstance(obj, type) and _errors.get().get(obj.__name__) is obj else None
 
     def reducer_override(self, obj: Any) -> Any:
-        return super().reducer_override(self.luggage.lighter(obj) if is_record(obj) else obj)
+        return super().reducer_override(self.what_travels.lighter(obj) if is_record(obj) else obj)
 
 
 def pack(value: Any) -> tuple[bytes, outside.Inmate | None, list[stage.Oracle]]:
     """A value as bytes for the jail, our own functions and classes by value; whose handle it mentions; its oracles."""
     data = io.BytesIO()
-    packer = _Packer(data, Luggage(value))
+    packer = _Packer(data, WhatTravels(value))
     with _by_value():
         packer.dump(value)
     return data.getvalue(), packer.met, packer.oracles

@@ -16,7 +16,7 @@ from typing import Any
 _OURS = "autograder."
 
 
-class Luggage:
+class WhatTravels:
     """What is about to travel: its records and functions, and the names that these functions mention."""
 
     def __init__(self, value: Any):
