@@ -250,7 +250,7 @@ def test_many_sessions_of_a_neighbour_leave_a_submission_its_share(jail):
 
     With them it has 0.56 of 0.96 on a quiet machine of two cores, 0.21 beside twelve other busy processes.
     """
-    if "processors" not in jail.fence.holds:
+    if "processors" not in jail.control_groups.holds:
         pytest.skip("control groups cannot be made here")
     with started(jail) as victim:
         with beside(jail.limits, 0):

@@ -268,17 +268,17 @@ def test_what_a_network_has_carried_is_that_of_one_submission(jail, inmate):
 
 
 def test_control_groups_of_those_who_were_killed_are_removed_by_the_next():
-    fences = [control_groups.Fence(10, 2**30)]
-    if not fences[0].groups:
+    made = [control_groups.ControlGroups(10, 2**30)]
+    if not made[0].groups:
         pytest.skip("control groups cannot be made here")
-    mine = fences[0].groups[0]
+    mine = made[0].groups[0]
     gone = subprocess.Popen(["true"])
     gone.wait()
     left = mine.with_name(f"autograder-{gone.pid}-1")
     left.mkdir()
-    control_groups.Fence(10, 2**30).take_down()
+    control_groups.ControlGroups(10, 2**30).take_down()
     assert mine.exists() and not left.exists()
-    fences[0].take_down()
+    made[0].take_down()
     assert not mine.exists()
 
 
@@ -299,7 +299,7 @@ def test_the_limits_that_hold_are_named(tmp_path, monkeypatch, files):
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     monkeypatch.setattr(Path, "rmdir", rmdir)
-    mine = control_groups.Fence(10, 2**30)
+    mine = control_groups.ControlGroups(10, 2**30)
     kinds = {"pids.max": "processes", "memory.max": "memory", "memory.swap.max": "swap", "cpu.weight": "processors"}
     assert mine.holds == [kinds[name] for name in files]
     assert all((mine.groups[0] / name).read_text() for name in files)

@@ -23,7 +23,7 @@ ROOTS = {
 BASE = 2 * 2**30
 
 
-class Fence:
+class ControlGroups:
     """The control groups of one jail. processes, memory: how many, and bytes, for all of its processes together.
 
     Of the processors, each jail has as large a share as another. `holds` names the limits that the system has accepted.
@@ -77,10 +77,10 @@ class Fence:
 
 def limits_here(processes: int, memory: int) -> str:
     """One line that says which limits on all processes of a submission the system keeps on this machine."""
-    fence = Fence(processes, memory)
-    fence.take_down()
-    by_system = ", ".join(fence.holds)
-    rest = [kind for kind in ("processes", "memory", "swap", "processors") if kind not in fence.holds]
+    groups = ControlGroups(processes, memory)
+    groups.take_down()
+    by_system = ", ".join(groups.holds)
+    rest = [kind for kind in ("processes", "memory", "swap", "processors") if kind not in groups.holds]
     said = f"kept by the system: {by_system}" if by_system else "no control group can be written here"
     return f"Limits on a jail as a whole: {said}" + (f"; only watched: {', '.join(rest)}." if rest else ".")
 

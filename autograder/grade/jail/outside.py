@@ -99,7 +99,7 @@ class Jail:
         with theirs, _starting:
             if _ending:
                 raise JailError("this process is ending: no jail is started in it")
-            self.fence = control_groups.Fence(self.limits.processes, self.limits.total)
+            self.control_groups = control_groups.ControlGroups(self.limits.processes, self.limits.total)
             _jails.add(self)
             self.process = subprocess.Popen(
                 command,
@@ -108,7 +108,7 @@ class Jail:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                preexec_fn=functools.partial(_begin, self.fence),
+                preexec_fn=functools.partial(_begin, self.control_groups),
             )
         if users:
             users.write(self.process.pid)
@@ -190,7 +190,7 @@ class Jail:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             self.process.wait()
-        self.fence.take_down()
+        self.control_groups.take_down()
         _jails.discard(self)  # last: `close_all` in another thread must not miss what is not yet over
 
     def __enter__(self) -> Jail:
@@ -320,7 +320,10 @@ class Inmate:
         mine = family(self.jail.pid, limits.processes + 1)
         if len(mine) > limits.processes:
             self.why_ended = "it started too many processes"
-        elif "processors" not in self.jail.fence.holds and len(set(map(_session, mine[_OWN:]))) > limits.sessions:
+        elif (
+            "processors" not in self.jail.control_groups.holds
+            and len(set(map(_session, mine[_OWN:]))) > limits.sessions
+        ):
             self.why_ended = "it started too many sessions (`os.setsid`)"
         # Resident bytes count shared pages once per process: too much, but cheap to read, so they are read first.
         elif sum(map(_resident, mine[_OWN:])) > limits.total and sum(map(_memory, mine[_OWN:])) > limits.total:
@@ -409,7 +412,7 @@ def _package(name: str) -> Path:
     return Path(found.origin).parent
 
 
-def _begin(mine: control_groups.Fence) -> None:
+def _begin(mine: control_groups.ControlGroups) -> None:
     """In the process that becomes bubblewrap: its limits are those of the jail, not those of a worker."""
     mine.enter()
     unbound_memory()
