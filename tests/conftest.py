@@ -15,7 +15,7 @@ from autograder.grade.jail import missing
 from autograder.grade.running import workers
 from autograder.lesson import course_settings, notebook
 from tests.helpers import browser, firefox, hub, website
-from tests.helpers.inmates import inmate, jail  # noqa: F401 (fixtures of several files)
+from tests.helpers.jailed import jail, jailed  # noqa: F401 (fixtures of several files)
 
 #: The seed of the inputs of all checks here, also in the processes that tests start. With it a change fails by its own
 #: fault and not by luck. `make`, `make audit` and students draw new inputs.

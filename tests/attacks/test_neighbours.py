@@ -17,7 +17,7 @@ from autograder.grade.running import clock
 from autograder.lesson import notebook
 from ranks.stopwatch import family
 from tests.attacks import test_folders
-from tests.helpers.inmates import run
+from tests.helpers.jailed import run
 from tests.helpers.patience import PATIENCE
 
 pytestmark = pytest.mark.jail
@@ -80,9 +80,9 @@ except OSError as error:
 def started(jail, files=None):
     """A submission in this jail."""
     folder = tempfile.mkdtemp(dir="/tmp")
-    inmate = jail.start(folder, files)
-    yield inmate
-    inmate.end()
+    jailed = jail.start(folder, files)
+    yield jailed
+    jailed.end()
     os.rmdir(folder)
 
 
@@ -90,18 +90,18 @@ def test_data_of_one_submission_is_not_in_the_memory_of_the_next(jail):
     """Both processes are forked from the same one, which must therefore never have held the data."""
     for size in (3_000, 30_000, 300_000):
         data = f"{SECRET}x".encode() * (size // len(SECRET))
-        with started(jail, {"data.csv": data}) as inmate:
-            assert run(inmate, f"print(open('data.csv').read().count('{SECRET}x'))")[0] == f"{size // len(SECRET)}\n"
-    with started(jail) as inmate:
-        assert run(inmate, SEARCH) == ("0\n", None)
+        with started(jail, {"data.csv": data}) as jailed:
+            assert run(jailed, f"print(open('data.csv').read().count('{SECRET}x'))")[0] == f"{size // len(SECRET)}\n"
+    with started(jail) as jailed:
+        assert run(jailed, SEARCH) == ("0\n", None)
 
 
 def test_submissions_share_no_open_file(jail):
     """What one writes down in a shared one, by its mode or a lock, would be there for those after it."""
     said = []
     for _ in range(2):
-        with started(jail) as inmate:
-            said.append(run(inmate, DESCRIPTORS)[0])
+        with started(jail) as jailed:
+            said.append(run(jailed, DESCRIPTORS)[0])
     assert said[0] == said[1]
     of_init, own = (eval(line) for line in said[0].splitlines())
     assert {what for _, what in of_init} == {"/dev/null"} and "pipe" not in str(own)
@@ -110,15 +110,15 @@ def test_submissions_share_no_open_file(jail):
 def test_a_signal_to_its_group_stops_only_itself(jail):
     """The group of an ordinary user's submission held a process that is waited for."""
     before = clock.now()
-    with started(jail) as inmate, pytest.raises(outside.TooLongError):
-        run(inmate, GROUPS + "os.kill(0, signal.SIGSTOP)", seconds=1)
+    with started(jail) as jailed, pytest.raises(outside.TooLongError):
+        run(jailed, GROUPS + "os.kill(0, signal.SIGSTOP)", seconds=1)
     with started(jail) as after:
         assert run(after, GROUPS)[0] == "True True True\n"
     assert clock.now() - before < 60, "nobody waits for a process that it has stopped"
 
 
-def test_each_has_terminals_of_its_own_and_few(jail, inmate):
-    assert run(inmate, TERMINALS) == ("64 No space left on device\n", None)
+def test_each_has_terminals_of_its_own_and_few(jail, jailed):
+    assert run(jailed, TERMINALS) == ("64 No space left on device\n", None)
     with started(jail) as other:
         assert run(other, "import os\nprint(len(os.openpty()), os.path.exists('/dev/pts/1'))") == ("2 False\n", None)
 
@@ -136,9 +136,9 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (50, 100))
 """
 
 
-def test_no_crash_starts_a_program_of_the_host(inmate):
+def test_no_crash_starts_a_program_of_the_host(jailed):
     """The system starts it as root, outside the jail, unless the limit is one byte. One of 0 does not keep it off."""
-    said, raised = run(inmate, CRASH)
+    said, raised = run(jailed, CRASH)
     most = min(1, resource.getrlimit(resource.RLIMIT_CORE)[1] % 2**64)
     assert (said, raised) == (f"ValueError\nValueError\n['{most}', '{most}']\n", None)
 
@@ -223,9 +223,9 @@ print(time.process_time() - before)
 """
 
 
-def share_of(inmate):
+def share_of(jailed):
     """The part of one processor that a busy submission has."""
-    return float(run(inmate, BUSY.format(seconds=5), seconds=PATIENCE)[0]) / 5
+    return float(run(jailed, BUSY.format(seconds=5), seconds=PATIENCE)[0]) / 5
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import pytest
 
 from autograder.grade.course import Course
 from autograder.grade.jail import outside, shown_files
-from tests.helpers.inmates import run
+from tests.helpers.jailed import run
 
 LIST = """
 import os, sys
@@ -18,8 +18,8 @@ for folder in ("/usr", "/usr/local", "/usr/share", "/etc", sys.prefix, sys.base_
 
 
 @pytest.mark.jail
-def test_of_folders_with_programs_only_the_parts_are_there(inmate):
-    said, raised = run(inmate, LIST)
+def test_of_folders_with_programs_only_the_parts_are_there(jailed):
+    said, raised = run(jailed, LIST)
     usr, local, share, etc, environment, python = (set(eval(line)) for line in said.splitlines())
     assert raised is None and "lib" in environment and "bin" in usr
     assert usr <= {*shown_files.PARTS, "share", "local"} and local <= {*shown_files.PARTS}

@@ -11,18 +11,18 @@ import ranks
 from autograder.checks import stage
 from autograder.grade.jail import handles, wire
 from autograder.grade.running import clock
-from tests.helpers.inmates import run
+from tests.helpers.jailed import run
 
 pytestmark = pytest.mark.jail
 
 
-def handle(inmate, source, name):
-    assert run(inmate, source)[1] is None
-    return handles.Handle(inmate, name)
+def handle(jailed, source, name):
+    assert run(jailed, source)[1] is None
+    return handles.Handle(jailed, name)
 
 
-def test_a_function_is_called_there_with_copies(inmate):
-    function = handle(inmate, "def f(x, *, by=2):\n    return {'twice': x * by, 'at': [1, (2,)]}", "f")
+def test_a_function_is_called_there_with_copies(jailed):
+    function = handle(jailed, "def f(x, *, by=2):\n    return {'twice': x * by, 'at': [1, (2,)]}", "f")
     got = function(np.arange(3), by=4)
     assert np.array_equal(got["twice"], [0, 4, 8]) and got["at"] == [1, (2,)]
     assert function.__name__ == "f" and not hasattr(function, "__globals__")
@@ -45,7 +45,7 @@ def f(guess, low):
 """
 
 
-def test_an_oracle_answers_here_and_what_it_knows_is_not_there(inmate):
+def test_an_oracle_answers_here_and_what_it_knows_is_not_there(jailed):
     secret, asked = 4321, []
 
     def guess(number, add=0):
@@ -54,7 +54,7 @@ def test_an_oracle_answers_here_and_what_it_knows_is_not_there(inmate):
             raise ValueError("numbers begin at 0")
         return number + add < secret
 
-    looks, forks = handle(inmate, LOOKS, "f"), handle(inmate, FORKS, "g")
+    looks, forks = handle(jailed, LOOKS, "f"), handle(jailed, FORKS, "g")
     with handles.in_jail():
         assert stage.call_inside(looks, stage.Oracle(guess), 10) == (False, True, "numbers begin at 0")
         assert asked == [-1, 10]
@@ -82,29 +82,29 @@ def g(guess):
 """
 
 
-def test_what_it_changes_in_place_is_changed_here(inmate):
-    function = handle(inmate, "def f(a, others):\n    a += 1\n    others[0].zero_()\n    return None", "f")
+def test_what_it_changes_in_place_is_changed_here(jailed):
+    function = handle(jailed, "def f(a, others):\n    a += 1\n    others[0].zero_()\n    return None", "f")
     array, tensor, untouched = np.ones(3), torch.ones(2), torch.ones(2)
     assert function(array, [tensor, untouched]) is None
     assert array.tolist() == [2, 2, 2] and tensor.tolist() == [0, 0] and untouched.tolist() == [1, 1]
 
 
-def test_a_view_of_an_argument_is_one_here(inmate):
-    function = handle(inmate, "def f(a):\n    return a[1:]", "f")
+def test_a_view_of_an_argument_is_one_here(jailed):
+    function = handle(jailed, "def f(a):\n    return a[1:]", "f")
     array = np.zeros(3)
     function(array)[:] = 5
     assert array.tolist() == [0, 5, 5]
     tensor = torch.zeros(3)
     function(tensor).fill_(4)
     assert tensor.tolist() == [0, 4, 4]
-    copy = handle(inmate, "def g(a):\n    return a[1:].copy()", "g")
+    copy = handle(jailed, "def g(a):\n    return a[1:].copy()", "g")
     copy(array)[:] = 7
     assert array.tolist() == [0, 5, 5]
 
 
-def test_what_it_raises_is_raised_here_with_its_place(inmate):
+def test_what_it_raises_is_raised_here_with_its_place(jailed):
     source = "class Odd(ValueError): pass\ndef f(kind):\n    raise [ValueError, Odd, SystemExit, KeyError][kind]('why')"
-    function = handle(inmate, source, "f")
+    function = handle(jailed, source, "f")
     for kind, name, kin in ((0, "ValueError", ValueError), (1, "Odd", ValueError), (2, "SystemExit", Exception)):
         with pytest.raises(kin, match="why") as caught:
             function(kind)
@@ -114,32 +114,32 @@ def test_what_it_raises_is_raised_here_with_its_place(inmate):
         function(3)
 
 
-def test_workers_that_mention_a_handle_run_there(inmate):
-    function = handle(inmate, "def f(rank):\n    return (rank, __name__)", "f")
+def test_workers_that_mention_a_handle_run_there(jailed):
+    function = handle(jailed, "def f(rank):\n    return (rank, __name__)", "f")
 
     def worker(rank, world_size, g):
 
         return g(rank), os.path.exists("/jail")
 
     with handles.in_jail():
-        inmate.deadline = clock.now() + 30
+        jailed.deadline = clock.now() + 30
         assert list(ranks.run(worker, 2, (function,), echo=False)) == [((0, "__main__"), True), ((1, "__main__"), True)]
         assert list(ranks.run(lambda rank, n: rank, 2, echo=False)) == [0, 1]
         assert not any(there for _, there in ranks.run(worker, 1, (lambda rank: rank,), echo=False))
 
 
-def test_ranks_that_fail_or_hang_there_are_told_here(inmate):
-    function = handle(inmate, "import torch.distributed as dist\ndef f(rank):\n    1 / rank", "f")
+def test_ranks_that_fail_or_hang_there_are_told_here(jailed):
+    function = handle(jailed, "import torch.distributed as dist\ndef f(rank):\n    1 / rank", "f")
     with handles.in_jail(), pytest.raises(ranks.RankError, match="rank 0 raised ZeroDivisionError") as caught:
         ranks.run(lambda rank, n, g: g(rank), 2, (function,), echo=False)
     assert caught.value.rank == 0
-    stuck = handle(inmate, "import torch\ndef h(rank):\n    dist.recv(torch.zeros(1), 1 - rank)", "h")
+    stuck = handle(jailed, "import torch\ndef h(rank):\n    dist.recv(torch.zeros(1), 1 - rank)", "h")
     with handles.in_jail(), pytest.raises(ranks.HangError) as hung:
         ranks.run(lambda rank, n, g: g(rank), 2, (stuck,), echo=False)
     assert len(hung.value.waits) == 2 and "recv" in str(hung.value)
 
 
-def test_files_cross_as_plain_files(inmate):
+def test_files_cross_as_plain_files(jailed):
     source = """
     import os
     def f(folder):
@@ -147,14 +147,14 @@ def test_files_cross_as_plain_files(inmate):
         os.makedirs(folder + "/a")
         open(folder + "/a/b", "w").write(open(folder + "/in").read() * 2)
     """
-    function = handle(inmate, source, "f")
-    Path(inmate.folder, "in").write_text("xy")
-    function(inmate.folder)
-    assert Path(inmate.folder, "a", "b").read_text() == "xyxy"
-    assert not Path(inmate.folder, "link").exists() and not Path(inmate.folder, "link").is_symlink()
+    function = handle(jailed, source, "f")
+    Path(jailed.folder, "in").write_text("xy")
+    function(jailed.folder)
+    assert Path(jailed.folder, "a", "b").read_text() == "xyxy"
+    assert not Path(jailed.folder, "link").exists() and not Path(jailed.folder, "link").is_symlink()
     for name in ("in", "a/b"):
-        Path(inmate.folder, name).unlink()
-    Path(inmate.folder, "a").rmdir()
+        Path(jailed.folder, name).unlink()
+    Path(jailed.folder, "a").rmdir()
 
 
 @pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out", "a\0b", "x" * 300])
@@ -166,9 +166,9 @@ def test_a_file_cannot_be_put_elsewhere(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == ["shared"]
 
 
-def test_an_object_stays_there_and_its_methods_are_called_there(inmate):
+def test_an_object_stays_there_and_its_methods_are_called_there(jailed):
     source = "class Counter:\n    def __init__(self): self.n = 0\n    def add(self, k): self.n += k; return self.n"
-    counter = handle(inmate, source, "Counter")()
+    counter = handle(jailed, source, "Counter")()
     assert type(counter).__name__ == "Counter"
     assert (counter.add(2), counter.add(3), counter.n) == (2, 5, 5)
     with pytest.raises(AttributeError):
@@ -188,9 +188,9 @@ def test_folders_that_are_deep_or_full_are_refused_before_anything_is_written(tm
 
 @pytest.mark.parametrize("strides", [[2**62], [-(2**62)], [16], [8, 8], [2.0], None])
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_a_view_that_is_said_to_reach_outside_its_argument_is_a_copy(inmate, kind, strides):
+def test_a_view_that_is_said_to_reach_outside_its_argument_is_a_copy(jailed, kind, strides):
     forge = f"from jail import inside\ninside.Watch.aliases_of = lambda self, value: [[0, 0, 0, [5], {strides}]]\n"
-    function = handle(inmate, f"{forge}def f(a):\n    return a * 0 + 3", "f")
+    function = handle(jailed, f"{forge}def f(a):\n    return a * 0 + 3", "f")
     argument = np.arange(5.0) if kind == "numpy" else torch.arange(5.0)
     got = function(argument)
     assert got.tolist() == [3] * 5
@@ -198,21 +198,21 @@ def test_a_view_that_is_said_to_reach_outside_its_argument_is_a_copy(inmate, kin
     assert argument.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_names_of_types_and_exceptions_are_short_and_printable(inmate):
+def test_names_of_types_and_exceptions_are_short_and_printable(jailed):
     source = "class O: pass\nO.__name__ = 'a\\x07\\n' + 'b' * 10_000\ndef f(): return O()\n"
     source += "class E(Exception): pass\nE.__name__ = 'a\\x07\\n' + 'b' * 10_000\ndef g(): raise E('why')"
-    name = type(handle(inmate, source, "f")()).__name__
+    name = type(handle(jailed, source, "f")()).__name__
     assert name == "a??" + "b" * 197
     with pytest.raises(Exception, match="why") as caught:
-        handles.Handle(inmate, "g")()
+        handles.Handle(jailed, "g")()
     assert type(caught.value).__name__ == name
 
 
 @pytest.mark.parametrize("how", ["function", "object"])
-def test_what_a_checks_own_function_was_given_stays_as_it_was(inmate, how):
+def test_what_a_checks_own_function_was_given_stays_as_it_was(jailed, how):
     """A submission finds it in the frame of its caller. A change would count for this check, and for later students."""
     source = "import sys\ndef f(x):\n    found = sys._getframe(1).f_locals\n    found['numbers'].fill(7)\n"
-    function = handle(inmate, source + "    found['plans'][0][:] = ['x']\n    return float(x.sum())", "f")
+    function = handle(jailed, source + "    found['plans'][0][:] = ['x']\n    return float(x.sum())", "f")
     numbers, plans = np.ones(3), [[1, 2], [3]]
 
     class Keeps:
@@ -237,7 +237,7 @@ def test_what_a_checks_own_function_was_given_stays_as_it_was(inmate, how):
 
 
 def test_what_is_packed_meanwhile_does_not_change_whose_handle_was_met():
-    class Inmate:
+    class Jailed:
         latest = property(lambda self: self)
 
     class PacksAnother:
@@ -245,5 +245,5 @@ def test_what_is_packed_meanwhile_does_not_change_whose_handle_was_met():
             assert handles.pack(handles.Handle(second, "g"))[1] is second
             return int, ()
 
-    first, second = Inmate(), Inmate()
+    first, second = Jailed(), Jailed()
     assert handles.pack([handles.Handle(first, "f"), PacksAnother()])[1] is first

@@ -15,14 +15,14 @@ import pytest
 from autograder.grade.jail import control_groups, outside, own_user, wire
 from autograder.grade.running import clock
 from ranks.stopwatch import family
-from tests.helpers.inmates import run
+from tests.helpers.jailed import run
 from tests.helpers.patience import PATIENCE
 
 pytestmark = pytest.mark.jail
 
 
-def test_it_sees_its_files_and_nothing_of_the_course(inmate):
-    assert run(inmate, "print(open('data/numbers.txt').read())")[0] == "1 2\n"
+def test_it_sees_its_files_and_nothing_of_the_course(jailed):
+    assert run(jailed, "print(open('data/numbers.txt').read())")[0] == "1 2\n"
     root = Path(outside.HERE).parents[2]
     for path in (
         root / "solutions",
@@ -33,15 +33,15 @@ def test_it_sees_its_files_and_nothing_of_the_course(inmate):
         "/etc/passwd",
         "/home",
     ):
-        assert run(inmate, f"import os; print(os.path.exists({str(path)!r}))")[0] == "False\n", path
-    assert run(inmate, "import autograder")[1] == "ModuleNotFoundError"
-    assert run(inmate, "import planner")[1] == "ModuleNotFoundError"
+        assert run(jailed, f"import os; print(os.path.exists({str(path)!r}))")[0] == "False\n", path
+    assert run(jailed, "import autograder")[1] == "ModuleNotFoundError"
+    assert run(jailed, "import planner")[1] == "ModuleNotFoundError"
     mine = Path(tempfile.mkstemp(dir="/tmp")[1])
-    assert run(inmate, f"print(os.path.exists({str(mine)!r}))")[0] == "False\n"
+    assert run(jailed, f"print(os.path.exists({str(mine)!r}))")[0] == "False\n"
     mine.unlink()
 
 
-def test_it_can_write_only_in_its_temporary_folder(inmate):
+def test_it_can_write_only_in_its_temporary_folder(jailed):
     source = """
     import os, sys
     for folder in ("/", "/usr", "/jail", "/dev", "/proc/sys", sys.prefix, os.path.dirname(os.__file__)):
@@ -52,10 +52,10 @@ def test_it_can_write_only_in_its_temporary_folder(inmate):
         print("wrote to", folder)
     open("/tmp/mine", "w").write("x")
     """
-    assert run(inmate, source) == ("", None)
+    assert run(jailed, source) == ("", None)
 
 
-def test_all_mounts_but_its_own_are_read_only_and_devices_keep_their_modes_and_times(inmate):
+def test_all_mounts_but_its_own_are_read_only_and_devices_keep_their_modes_and_times(jailed):
     source = """
     import os
     mounts = [line.split() for line in open('/proc/self/mountinfo')]
@@ -71,17 +71,17 @@ def test_all_mounts_but_its_own_are_read_only_and_devices_keep_their_modes_and_t
     open('/dev/null', 'w').write('x')
     print(len(os.urandom(4)), len(open('/dev/zero', 'rb').read(3)))
     """
-    assert run(inmate, textwrap.dedent(source)) == ("[]\n4 3\n", None)
+    assert run(jailed, textwrap.dedent(source)) == ("[]\n4 3\n", None)
 
 
 def test_nothing_of_one_submission_is_there_for_the_next(jail):
     for expected in ("0 False\n", "0 False\n"):
         folder = tempfile.mkdtemp(dir="/tmp")
-        inmate = jail.start(folder)
+        jailed = jail.start(folder)
         look = "import os; print(len(os.listdir('/dev/shm')), os.path.exists('/tmp/home/left'))"
-        assert run(inmate, look)[0] == expected
-        run(inmate, "open('/tmp/home/left', 'w'); open('/dev/shm/left', 'w'); import builtins; builtins.print = None")
-        inmate.end()
+        assert run(jailed, look)[0] == expected
+        run(jailed, "open('/tmp/home/left', 'w'); open('/dev/shm/left', 'w'); import builtins; builtins.print = None")
+        jailed.end()
         os.rmdir(folder)
 
 
@@ -97,29 +97,29 @@ else:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of the calls")
-def test_no_submission_can_leave_a_key_for_the_next(jail, inmate):
-    other = jail.start(inmate.folder, {})
+def test_no_submission_can_leave_a_key_for_the_next(jail, jailed):
+    other = jail.start(jailed.folder, {})
     try:
-        run(inmate, KEYS.format(leave=True))
+        run(jailed, KEYS.format(leave=True))
         assert run(other, KEYS.format(leave=False)) == ("False\nFalse\n", None)
-        assert run(inmate, KEYS.format(leave=True)) == ("False\n", None)
+        assert run(jailed, KEYS.format(leave=True)) == ("False\n", None)
     finally:
         other.end()
 
 
-def test_it_has_loopback_and_no_network(inmate):
-    assert run(inmate, "import ranks; print(list(ranks.run(lambda r, n: r, 2)))")[0] == "[0, 1]\n"
+def test_it_has_loopback_and_no_network(jailed):
+    assert run(jailed, "import ranks; print(list(ranks.run(lambda r, n: r, 2)))")[0] == "[0, 1]\n"
     source = "import socket; print(socket.if_nameindex()); socket.create_connection(('1.1.1.1', 53), timeout=3)"
-    out, error = run(inmate, source)
+    out, error = run(jailed, source)
     assert "'lo'" in out and out.count("(") == 1 and error in ("OSError", "TimeoutError")
 
 
-def test_it_has_no_rights_and_cannot_get_any(inmate):
-    out, _ = run(inmate, "print(open('/proc/self/status').read())")
+def test_it_has_no_rights_and_cannot_get_any(jailed):
+    out, _ = run(jailed, "print(open('/proc/self/status').read())")
     assert "CapEff:\t0000000000000000" in out and "CapBnd:\t0000000000000000" in out and "NoNewPrivs:\t1" in out
     source = "import ctypes; print([ctypes.CDLL(None).unshare(flag) for flag in (0x10000000, 0x20000, 0x40000000)])"
-    assert run(inmate, source)[0] == "[-1, -1, -1]\n"
-    assert run(inmate, "print(ctypes.CDLL(None).mount(b'x', b'/tmp', b'tmpfs', 0, None))")[0] == "-1\n"
+    assert run(jailed, source)[0] == "[-1, -1, -1]\n"
+    assert run(jailed, "print(ctypes.CDLL(None).mount(b'x', b'/tmp', b'tmpfs', 0, None))")[0] == "-1\n"
 
 
 def test_it_chooses_the_kernels_of_linear_algebra_that_the_grader_chose(monkeypatch, tmp_path):
@@ -146,10 +146,10 @@ def test_where_root_grades_each_jail_has_a_user_number_of_its_own(own, monkeypat
     with outside.Jail() as one, outside.Jail() as other:
         users = []
         for jail in (one, other):
-            inmate = jail.start(tempfile.mkdtemp(dir=tmp_path))
-            assert run(inmate, USERS) == ("1 1 True\n", None)
+            jailed = jail.start(tempfile.mkdtemp(dir=tmp_path))
+            assert run(jailed, USERS) == ("1 1 True\n", None)
             users.append({os.stat(f"/proc/{pid}").st_uid for pid in family(jail.pid)[-3:]})
-            inmate.end()
+            jailed.end()
             assert alive(jail) == 3
         assert users == [{own_user.FIRST + one.pid}, {own_user.FIRST + other.pid}] if own else [{os.geteuid()}] * 2
 
@@ -160,7 +160,7 @@ def test_where_others_may_not_read_python_the_jail_keeps_the_number_of_the_user(
     assert not own_user.possible([str(tmp_path / "missing")])
 
 
-def test_it_cannot_change_the_settings_of_the_system(inmate):
+def test_it_cannot_change_the_settings_of_the_system(jailed):
     source = """
     import os
     for setting in ("kernel/core_pattern", "vm/drop_caches", "kernel/panic", "user/max_user_namespaces"):
@@ -170,21 +170,21 @@ def test_it_cannot_change_the_settings_of_the_system(inmate):
         except OSError:
             pass
     """
-    assert run(inmate, source) == ("", None)
+    assert run(jailed, source) == ("", None)
 
 
-def test_it_sees_no_other_process(inmate):
-    out, _ = run(inmate, "import os; print(sorted(int(p) for p in os.listdir('/proc') if p.isdigit()))")
+def test_it_sees_no_other_process(jailed):
+    out, _ = run(jailed, "import os; print(sorted(int(p) for p in os.listdir('/proc') if p.isdigit()))")
     assert max(json.loads(out)) < 20
-    assert run(inmate, "os.kill(os.getppid(), 9)")[1] is None  # the first process of its own, which does not mind
-    assert run(inmate, "print(1)")[0] == "1\n"
+    assert run(jailed, "os.kill(os.getppid(), 9)")[1] is None  # the first process of its own, which does not mind
+    assert run(jailed, "print(1)")[0] == "1\n"
 
 
-def ends(inmate, source, seconds=20):
+def ends(jailed, source, seconds=20):
     started = clock.now()
     with pytest.raises((outside.DiedError, outside.TooLongError)):
-        run(inmate, source, seconds)
-    inmate.end()
+        run(jailed, source, seconds)
+    jailed.end()
     return clock.now() - started
 
 
@@ -205,8 +205,8 @@ def alive(jail):
     ],
     ids=["exit", "kill", "segfault", "fork-bomb", "daemons", "close-all"],
 )
-def test_it_ends_with_everything_that_it_started(jail, inmate, source):
-    assert ends(inmate, source, seconds=6) < 60
+def test_it_ends_with_everything_that_it_started(jail, jailed, source):
+    assert ends(jailed, source, seconds=6) < 60
     until = time.monotonic() + PATIENCE
     while alive(jail) > 3 and time.monotonic() < until:
         time.sleep(0.1)
@@ -218,12 +218,12 @@ def test_it_ends_with_everything_that_it_started(jail, inmate, source):
     os.rmdir(folder)
 
 
-def test_an_endless_loop_that_swallows_everything_is_ended(inmate):
+def test_an_endless_loop_that_swallows_everything_is_ended(jailed):
     source = "while True:\n    try:\n        while True: pass\n    except BaseException: pass"
-    assert ends(inmate, source, seconds=1) < 15
+    assert ends(jailed, source, seconds=1) < 15
 
 
-def test_a_message_that_drips_is_cut_off_in_time(inmate):
+def test_a_message_that_drips_is_cut_off_in_time(jailed):
     source = """
     import struct, time
     from jail import inside
@@ -233,35 +233,35 @@ def test_a_message_that_drips_is_cut_off_in_time(inmate):
         connection.sendall(b" ")
         time.sleep(0.05)
     """
-    assert ends(inmate, source, seconds=2) < 15
+    assert ends(jailed, source, seconds=2) < 15
 
 
-def test_printing_without_end_is_cut_off_in_time(inmate):
-    assert ends(inmate, "while True: print('x' * 9000)", seconds=2) < 5
+def test_printing_without_end_is_cut_off_in_time(jailed):
+    assert ends(jailed, "while True: print('x' * 9000)", seconds=2) < 5
 
 
-def test_memory_is_limited_for_one_process_and_for_all(inmate):
-    assert run(inmate, "x = bytearray(3 * 2**30)")[1] == "MemoryError"
+def test_memory_is_limited_for_one_process_and_for_all(jailed):
+    assert run(jailed, "x = bytearray(3 * 2**30)")[1] == "MemoryError"
     source = (
         "import os, time\nfor _ in range(8):\n    if not os.fork():\n        x = b'x' * 400_000_000; time.sleep(99)\n"
     )
     source += "time.sleep(99)"
-    assert ends(inmate, source, seconds=30) < 29
-    assert "too much memory" in inmate.why_ended
+    assert ends(jailed, source, seconds=30) < 29
+    assert "too much memory" in jailed.why_ended
 
 
-def test_a_full_disk_is_its_own(inmate):
-    assert run(inmate, "open('big', 'wb').write(bytes(100 * 2**20))")[1] == "OSError"
+def test_a_full_disk_is_its_own(jailed):
+    assert run(jailed, "open('big', 'wb').write(bytes(100 * 2**20))")[1] == "OSError"
     source = "for n in range(10**6):\n    open(f'/tmp/f{n}', 'w')"
-    assert run(inmate, source)[1] == "OSError"
+    assert run(jailed, source)[1] == "OSError"
 
 
-def test_what_a_network_has_carried_is_that_of_one_submission(jail, inmate):
-    other = jail.start(inmate.folder, {})
+def test_what_a_network_has_carried_is_that_of_one_submission(jail, jailed):
+    other = jail.start(jailed.folder, {})
     try:
-        assert (inmate.carried(), other.carried()) == (0, 0)
-        run(inmate, "import ranks; ranks.run(lambda r, n: None, 2)")
-        assert inmate.carried() > 100 and other.carried() == 0
+        assert (jailed.carried(), other.carried()) == (0, 0)
+        run(jailed, "import ranks; ranks.run(lambda r, n: None, 2)")
+        assert jailed.carried() > 100 and other.carried() == 0
     finally:
         other.end()
     assert other.carried() is None
@@ -315,9 +315,9 @@ def test_a_request_that_is_too_large_or_broken_off_leaves_the_next_submission_a_
         with pytest.raises(ValueError, match="too large"):
             own.start(folder, {"much.bin": bytes(2**21)})
         monkeypatch.undo()
-        inmate = own.start(folder, {"little.bin": b"12"})
-        assert run(inmate, "print(open('little.bin').read())")[0] == "12\n"
-        inmate.end()
+        jailed = own.start(folder, {"little.bin": b"12"})
+        assert run(jailed, "print(open('little.bin').read())")[0] == "12\n"
+        jailed.end()
         monkeypatch.setattr(wire, "receive", lambda *_: (_ for _ in ()).throw(TimeoutError))
         with pytest.raises(TimeoutError):
             own.start(folder)

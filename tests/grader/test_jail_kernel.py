@@ -113,12 +113,12 @@ assert apart(worker) is worker, "what is not the submission's stays what it is"
 def test_a_grade_cell_can_have_a_second_process_that_has_run_the_same_cells(jail):
     kernel = kernels.JailedKernel(jail, new_notebook(cells=[]), {"n.txt": b"4"})
     kernel.start()
-    folders = [Path(kernel.inmate.folder)]
+    folders = [Path(kernel.jailed.folder)]
     try:
         kernel.run("import time; time.sleep(0.5); kept = []\ndef remember(x): kept.append(x); return kept", 20)
         worker = "def worker(rank, n, remember): return remember(rank)\n"
         assert kernel.run_test(worker + ELSEWHERE, 10).error == ("", "")
-        folders.append(Path(kernel.inmate.folder))
+        folders.append(Path(kernel.jailed.folder))
         kernel.run("later = int(open('n.txt').read())\ndef read(x): return later + x", 20)
         late = "from autograder.checks.stage import apart\nassert apart(read)(1) == 5, 'later cells have run, too'"
         assert kernel.run_test(late, 10).error == ("", "")

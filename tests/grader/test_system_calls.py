@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autograder.grade.jail import system_calls
-from tests.helpers.inmates import run
+from tests.helpers.jailed import run
 
 pytestmark = pytest.mark.jail
 
@@ -58,13 +58,13 @@ print([name for name, found in {
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="the numbers of the calls")
-def test_calls_that_reach_beyond_a_submission_are_refused(inmate):
+def test_calls_that_reach_beyond_a_submission_are_refused(jailed):
     intel = {"BPF": 321, "PERF": 298, "READV": 310}
     numbers = intel if platform.machine() == "x86_64" else {"BPF": 280, "PERF": 241, "READV": 270}
     source = REFUSED
     for name, number in numbers.items():
         source = source.replace(f"direct({name}", f"direct({number}")
-    assert run(inmate, source) == ("[]\n", None)
+    assert run(jailed, source) == ("[]\n", None)
 
 
 def test_the_numbers_of_the_calls_are_those_of_the_system():

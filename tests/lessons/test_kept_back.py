@@ -20,7 +20,7 @@ from autograder.checks import module
 from autograder.grade.course import Course
 from autograder.grade.nbgrader import library, release
 from autograder.lesson import notebook, pieces, run_solutions
-from tests.helpers.inmates import run
+from tests.helpers.jailed import run
 from tests.helpers.modules import import_checks
 from tests.helpers.notebook_regions import split
 
@@ -159,11 +159,11 @@ def test_the_jail_gets_the_files_in_its_folder(course, lesson):
 @pytest.mark.jail
 def test_a_submission_finds_no_checks_and_no_answers(jail, solutions):
     folder = tempfile.mkdtemp(dir="/tmp")
-    inmate = jail.start(folder, pieces.companions(solutions / "17_capstone"))
+    jailed = jail.start(folder, pieces.companions(solutions / "17_capstone"))
     try:
-        assert run(inmate, "import os; print(sorted(os.listdir('.')))")[0] == f"{sorted(FILES['17_capstone'])}\n"
+        assert run(jailed, "import os; print(sorted(os.listdir('.')))")[0] == f"{sorted(FILES['17_capstone'])}\n"
         for name in ("autograder.checks", "checks", "solutions", "right"):
-            assert run(inmate, f"import {name}")[1] == "ModuleNotFoundError"
+            assert run(jailed, f"import {name}")[1] == "ModuleNotFoundError"
         secrets = [
             module("08_zero1").__file__,
             notebook.SOLUTIONS / "08_zero1" / "wrong.md",
@@ -171,12 +171,12 @@ def test_a_submission_finds_no_checks_and_no_answers(jail, solutions):
         ]
         for path in secrets:
             assert Path(path).is_file()
-            assert run(inmate, f"open({str(path)!r})")[1] == "FileNotFoundError"
+            assert run(jailed, f"open({str(path)!r})")[1] == "FileNotFoundError"
         # Of the clone it sees at most the environment, if that was made there.
         look = f"import os; root = {str(notebook.ROOT)!r}; print(os.listdir(root) if os.path.exists(root) else [])"
-        assert run(inmate, look)[0] in ("[]\n", f"[{Path(sys.prefix).name!r}]\n")
+        assert run(jailed, look)[0] in ("[]\n", f"[{Path(sys.prefix).name!r}]\n")
     finally:
-        inmate.end()
+        jailed.end()
         os.rmdir(folder)
 
 

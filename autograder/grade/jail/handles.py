@@ -46,23 +46,23 @@ class Handle:
     an object without a name is lost (DiedError). ours: an object of a check's own class, or one that it has returned.
     """
 
-    def __init__(self, inmate: outside.Inmate, reference: str | int, ours: bool = False):
-        vars(self).update(_first=inmate, _reference=reference, _ours=ours)
+    def __init__(self, jailed: outside.Jailed, reference: str | int, ours: bool = False):
+        vars(self).update(_first=jailed, _reference=reference, _ours=ours)
 
     @property
-    def _inmate(self) -> outside.Inmate:
+    def _jailed(self) -> outside.Jailed:
         return self._first.latest if isinstance(self._reference, str) else self._first
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it in the jail."""
-        return call(self._inmate, self, args, kwargs, ours=self._ours)
+        return call(self._jailed, self, args, kwargs, ours=self._ours)
 
     def __getattr__(self, name: str) -> Any:
         """An attribute: plain data, or a handle."""
         if name.startswith("__") and name not in ("__name__", "__qualname__", "__doc__"):
             raise AttributeError(name)
-        reply = self._inmate.ask("attribute", reference=self._reference, name=name)
-        return received(self._inmate, answer(reply)["value"], self._ours)
+        reply = self._jailed.ask("attribute", reference=self._reference, name=name)
+        return received(self._jailed, answer(reply)["value"], self._ours)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of the submission>"
@@ -79,7 +79,7 @@ class _Packer(sending.pickler()):  # type: ignore[misc]  # made when it is first
         super().__init__(file)
         self.what_travels = what_travels
         #: Whose handle was met last.
-        self.met: outside.Inmate | None = None
+        self.met: outside.Jailed | None = None
         self.oracles: list[stage.Oracle] = []
 
     def persistent_id(self, obj: Any) -> str | int | tuple[str, int] | None:
@@ -91,7 +91,7 @@ class _Packer(sending.pickler()):  # type: ignore[misc]  # made when it is first
             self.oracles.append(obj)
             return "oracle", len(self.oracles) - 1
         if isinstance(obj, Handle):
-            self.met = obj._inmate
+            self.met = obj._jailed
             return obj._reference
         return obj.__name__ if isinstance(obj, type) and _errors.get().get(obj.__name__) is obj else None
 
@@ -99,7 +99,7 @@ class _Packer(sending.pickler()):  # type: ignore[misc]  # made when it is first
         return super().reducer_override(self.what_travels.lighter(obj) if is_record(obj) else obj)
 
 
-def pack(value: Any) -> tuple[bytes, outside.Inmate | None, list[stage.Oracle]]:
+def pack(value: Any) -> tuple[bytes, outside.Jailed | None, list[stage.Oracle]]:
     """A value as bytes for the jail, our own functions and classes by value; whose handle it mentions; its oracles."""
     data = io.BytesIO()
     packer = _Packer(data, WhatTravels(value))
@@ -122,7 +122,7 @@ def _by_value() -> Iterator[None]:
 
 
 def call(
-    inmate: outside.Inmate,
+    jailed: outside.Jailed,
     function: Any,
     args: tuple = (),
     kwargs: dict | None = None,
@@ -140,23 +140,23 @@ def call(
         data, _, asked = pack((function, args, kwargs or {}))
         packed = data, asked
     payload, oracles = packed
-    files = wire.read_folder(inmate.folder)
-    reply = inmate.ask("call", classes=classes(), oracles=oracles, payload=payload, folder=inmate.folder, files=files)
-    take_files(inmate, reply.get("files"))
+    files = wire.read_folder(jailed.folder)
+    reply = jailed.ask("call", classes=classes(), oracles=oracles, payload=payload, folder=jailed.folder, files=files)
+    take_files(jailed, reply.get("files"))
     if ours:
-        return received(inmate, answer(reply).get("value"), ours=True)
+        return received(jailed, answer(reply).get("value"), ours=True)
     changed = _Changed((args, kwargs or {}))
-    changed.take(inmate, reply)
+    changed.take(jailed, reply)
     answer(reply)
-    return received(inmate, changed.with_views(reply.get("value"), reply.get("aliases")))
+    return received(jailed, changed.with_views(reply.get("value"), reply.get("aliases")))
 
 
 def call_where(function: Callable, args: tuple) -> Any:
     """`function(*args)`: in the jail if an argument mentions a handle, else in this process."""
-    payload, inmate, oracles = pack((function, args, {}))
-    if inmate is None:
+    payload, jailed, oracles = pack((function, args, {}))
+    if jailed is None:
         return function(*args)
-    return call(inmate, function, args, ours=not isinstance(function, Handle), packed=(payload, oracles))
+    return call(jailed, function, args, ours=not isinstance(function, Handle), packed=(payload, oracles))
 
 
 class Results(ranks.Results):
@@ -176,16 +176,16 @@ def run(
 ) -> ranks.Results:
     """`ranks.run`, in the jail if the worker or its arguments mention a handle, else in this process."""
     ranks.launch._check(worker, world_size, args, timeout)
-    payload, inmate, oracles = pack((worker, tuple(args)))
+    payload, jailed, oracles = pack((worker, tuple(args)))
     if oracles:
         raise TypeError("ranks cannot ask an oracle: only a plain call can")
-    if inmate is None:
+    if jailed is None:
         return _run_outside(worker, world_size, args, timeout, seed=seed, echo=echo)
     options = {"world_size": world_size, "timeout": timeout, "seed": seed}
-    files, before = wire.read_folder(inmate.folder), inmate.carried()
-    reply = inmate.ask("run", classes=classes(), payload=payload, options=options, folder=inmate.folder, files=files)
-    after = inmate.carried()
-    take_files(inmate, reply.get("files"))
+    files, before = wire.read_folder(jailed.folder), jailed.carried()
+    reply = jailed.ask("run", classes=classes(), payload=payload, options=options, folder=jailed.folder, files=files)
+    after = jailed.carried()
+    take_files(jailed, reply.get("files"))
     answer(reply)
     values, stdout = reply.get("values"), reply.get("stdout")
     messages, spans = reply.get("messages"), reply.get("spans")
@@ -196,7 +196,7 @@ def run(
     ):  # fmt: skip
         raise outside.DiedError(outside.UNREADABLE)
     ledger = Ledger(messages, world_size, spans)
-    values = [received(inmate, value) for value in values]
+    values = [received(jailed, value) for value in values]
     results = Results(values, ledger, [str(text) for text in stdout])
     results.carried = None if before is None or after is None else after - before
     return results
@@ -225,7 +225,7 @@ def _valid_entry(one: Any, kind: type, world_size: int) -> bool:
 
 
 @contextlib.contextmanager
-def in_jail(space: dict[str, Any] | None = None, other: Callable[[], outside.Inmate] | None = None) -> Iterator[None]:
+def in_jail(space: dict[str, Any] | None = None, other: Callable[[], outside.Jailed] | None = None) -> Iterator[None]:
     """Inside, `ranks.run` is this module's `run` for all code, and `call_inside` and `apart` use the jail.
 
     space: the names of the grade cell, among them exceptions of the lesson that it may expect. other: returns another
@@ -247,7 +247,7 @@ def in_jail(space: dict[str, Any] | None = None, other: Callable[[], outside.Inm
         _errors.reset(token)
 
 
-def in_process(other: Callable[[], outside.Inmate], subject: Any) -> Any:
+def in_process(other: Callable[[], outside.Jailed], subject: Any) -> Any:
     """The object of the same name in another process of the submission, which takes the place of the first."""
     if not isinstance(subject, Handle):
         return subject
@@ -274,16 +274,16 @@ def _classes_among(loaded: int) -> dict[str, type]:
     return {wire.full_name(kind): kind for kind in (Message, Span, *plain)}
 
 
-def received(inmate: outside.Inmate, value: Any, ours: bool = False) -> Any:
+def received(jailed: outside.Jailed, value: Any, ours: bool = False) -> Any:
     """Plain data as it came, with a handle for each object that stayed in the jail. ours: as `Handle` has it."""
     if isinstance(value, wire.Opaque):
         kind = type(_name(value.type_name, "object"), (Handle,), {"__module__": value.module or "__main__"})
-        return kind(inmate, value.number, ours)
+        return kind(jailed, value.number, ours)
     if type(value) in (list, tuple, set):
-        return type(value)(received(inmate, item, ours) for item in value)
+        return type(value)(received(jailed, item, ours) for item in value)
     if isinstance(value, dict):
         for key in list(value):
-            value[key] = received(inmate, value[key], ours)
+            value[key] = received(jailed, value[key], ours)
     return value
 
 
@@ -352,12 +352,12 @@ def _ranks_error(name: str, more: dict) -> Exception:
     return error
 
 
-def take_files(inmate: outside.Inmate, files: Any) -> None:
+def take_files(jailed: outside.Jailed, files: Any) -> None:
     """Make the shared folder hold the files in a reply, if it has any."""
     if not isinstance(files, dict):
         return
     try:
-        wire.write_folder(inmate.folder, files)
+        wire.write_folder(jailed.folder, files)
     except wire.WireError:
         raise outside.DiedError(outside.UNREADABLE) from None
 
@@ -368,21 +368,21 @@ class _Changed:
     def __init__(self, arguments: Any):
         self.leaves, self.holders = list(wire.leaves(arguments)), list(wire.holders(arguments))
 
-    def take(self, inmate: outside.Inmate, reply: dict) -> None:
+    def take(self, jailed: outside.Jailed, reply: dict) -> None:
         """Change them as the call has changed their copies."""
         try:
             for number, content in reply.get("changed") or []:
                 _put(self.leaves[_natural(number)], content)
             for number, entries in reply.get("refilled") or []:
-                self._refill(inmate, self.holders[_natural(number)], entries)
+                self._refill(jailed, self.holders[_natural(number)], entries)
         except (TypeError, ValueError, LookupError):
             raise outside.DiedError(outside.UNREADABLE) from None
 
-    def _refill(self, inmate: outside.Inmate, holder: list | dict, entries: list) -> None:
+    def _refill(self, jailed: outside.Jailed, holder: list | dict, entries: list) -> None:
         found = []
         for key, kind, what in entries:
             if kind == "value":
-                what = received(inmate, what)
+                what = received(jailed, what)
             else:
                 what = (self.leaves if kind == "array" else self.holders)[_natural(what)]
             found.append((key, what))

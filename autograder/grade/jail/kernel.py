@@ -104,9 +104,9 @@ class JailedKernel:
     def __init__(self, jail: outside.Jail, lesson: nbformat.NotebookNode, files: dict[str, bytes]):
         self.jail, self.files = jail, files
         self.answers, self.setup = names.defined_by_answers(lesson), setup_of(lesson)
-        self.inmate: outside.Inmate | None = None
+        self.jailed: outside.Jailed | None = None
         #: Processes that have ended because a test asked for another one that runs the same cells.
-        self.former: list[outside.Inmate] = []
+        self.former: list[outside.Jailed] = []
         #: The cells that have run, and the seconds that they took.
         self.cells: list[str] = []
         self.took = 0.0
@@ -118,15 +118,15 @@ class JailedKernel:
     def start(self) -> None:
         """Start a fresh process, in which nothing has run."""
         self.cells, self.took, self.broken = [], 0.0, False
-        self.inmate = self._new_inmate()
+        self.jailed = self._new_jailed()
 
     @property
-    def running(self) -> outside.Inmate:
+    def running(self) -> outside.Jailed:
         """The submission's process, after `start`."""
-        assert self.inmate is not None
-        return self.inmate
+        assert self.jailed is not None
+        return self.jailed
 
-    def _new_inmate(self) -> outside.Inmate:
+    def _new_jailed(self) -> outside.Jailed:
         _sweep(os.getpid())
         folder = tempfile.mkdtemp(prefix=f"grade-{os.getpid()}-", dir="/tmp")  # the same path in the jail
         _folders.add(folder)
@@ -138,13 +138,13 @@ class JailedKernel:
 
     def stop(self) -> None:
         """End the submission and every process it started; does nothing if none runs."""
-        for inmate in (*self.former, self.inmate):
-            if inmate is not None:
-                inmate.end()
-                _remove(inmate.folder)
-        self.inmate, self.former = None, []
+        for jailed in (*self.former, self.jailed):
+            if jailed is not None:
+                jailed.end()
+                _remove(jailed.folder)
+        self.jailed, self.former = None, []
 
-    def other(self) -> outside.Inmate:
+    def other(self) -> outside.Jailed:
         """Another process that has run all cells so far; the first one ends before this one starts.
 
         Two processes at a time could pass each other what a test has given to one of them. From now on, the other
@@ -154,7 +154,7 @@ class JailedKernel:
         with _clock_stopped(first):
             first.end()
             self.former.append(first)
-            second = first.successor = self.inmate = self._new_inmate()
+            second = first.successor = self.jailed = self._new_jailed()
             second.deadline = clock.now() + max(60, 3 * self.took)
             for source in self.cells:
                 second.ask("cell", source=source)
@@ -165,15 +165,15 @@ class JailedKernel:
 
     def run(self, source: str, timeout: float) -> Reply:
         """Run one of the submission's cells. After "timeout", "died" or "unstarted", stop the kernel."""
-        began, inmate = clock.now(), self.running
-        inmate.deadline = began + max(timeout, 0.01)
+        began, jailed = clock.now(), self.running
+        jailed.deadline = began + max(timeout, 0.01)
         reply, collected = Reply("unstarted"), Outputs()
         if self.broken:
             return reply
         try:
-            inmate.ask("names")
+            jailed.ask("names")
             reply.status = "died"
-            said = inmate.ask("cell", collected.add_untrusted, source=source)
+            said = jailed.ask("cell", collected.add_untrusted, source=source)
         except outside.TooLongError:
             reply.status = "timeout"
         except outside.DiedError as died:
@@ -193,20 +193,20 @@ class JailedKernel:
 
     def run_test(self, source: str, timeout: float) -> Reply:
         """Run a grade cell in this process. It sees the lesson's own names, and handles of the submission's."""
-        inmate, self.ran_again = self.running, 0.0
-        inmate.deadline = clock.now() + max(timeout, 0.01)
+        jailed, self.ran_again = self.running, 0.0
+        jailed.deadline = clock.now() + max(timeout, 0.01)
         reply = Reply("unstarted")
         if self.broken:
             return reply
         try:
-            ready = inmate.ask("ready")
+            ready = jailed.ask("ready")
             if ready.get("raised") is not None:
                 return reply  # a fresh kernel may answer
             known = ready.get("names")
             reply.status = "died"
             theirs = {name for name in known if isinstance(name, str)} if isinstance(known, list) else set()
             code, space = self._prepare(source, theirs)
-            with _graded_in(inmate, timeout, space, self.other):
+            with _graded_in(jailed, timeout, space, self.other):
                 exec(code, space)
             reply.status = "ok"
         except outside.TooLongError:
@@ -270,15 +270,15 @@ def frames_of(error: BaseException | None) -> list[str]:
 
 @contextlib.contextmanager
 def _graded_in(
-    inmate: outside.Inmate, timeout: float, space: dict[str, Any], other: Callable[[], outside.Inmate]
+    jailed: outside.Jailed, timeout: float, space: dict[str, Any], other: Callable[[], outside.Jailed]
 ) -> Iterator[None]:
     """For a grade cell: `ranks.run` runs in the jail where it must, temporary files are shared, time is limited."""
     before, streams = tempfile.tempdir, (sys.stdout, sys.stderr)
-    tempfile.tempdir = inmate.folder
+    tempfile.tempdir = jailed.folder
     in_main = threading.current_thread() is threading.main_thread()
 
     def time_is_up(*_: Any) -> None:
-        if (left := inmate.latest.left()) > 0:  # on a busy machine less of it has passed than by the clock
+        if (left := jailed.latest.left()) > 0:  # on a busy machine less of it has passed than by the clock
             signal.setitimer(signal.ITIMER_REAL, left + 1)
         else:
             raise outside.TooLongError
@@ -302,14 +302,14 @@ def _graded_in(
 
 
 @contextlib.contextmanager
-def _clock_stopped(inmate: outside.Inmate) -> Iterator[None]:
+def _clock_stopped(jailed: outside.Jailed) -> Iterator[None]:
     """Pauses the grade cell's timer."""
     in_main = threading.current_thread() is threading.main_thread()
     began, left = clock.now(), signal.setitimer(signal.ITIMER_REAL, 0)[0] if in_main else 0.0
     try:
         yield
     finally:
-        inmate.deadline += clock.now() - began
+        jailed.deadline += clock.now() - began
         if left:
             signal.setitimer(signal.ITIMER_REAL, left)
 

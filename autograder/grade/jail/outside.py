@@ -141,8 +141,8 @@ class Jail:
         # Nobody reads its errors any more, and a full pipe would block the writer.
         threading.Thread(target=shutil.copyfileobj, args=(process.stderr, _Nowhere()), daemon=True).start()
 
-    def start(self, folder: str, files: dict[str, bytes] | None = None) -> Inmate:
-        """A fresh process in namespaces of its own, with `files` in its working directory. folder: see `Inmate`."""
+    def start(self, folder: str, files: dict[str, bytes] | None = None) -> Jailed:
+        """A fresh process in namespaces of its own, with `files` in its working directory. folder: see `Jailed`."""
         ours, theirs = socket.socketpair()
         environment = {
             "HOME": "/tmp/home", "USER": "student", "LOGNAME": "student", "LANG": "C.UTF-8", "TMPDIR": "/tmp",
@@ -158,7 +158,7 @@ class Jail:
             socket.send_fds(self.requests, [b"!"], [theirs.fileno()])
             wire.send(self.requests, request)
             pid = wire.receive(self.requests)["pid"]
-        return Inmate(self, ours, pid, folder, content)
+        return Jailed(self, ours, pid, folder, content)
 
     def end(self, pid: int) -> None:
         """End a submission and everything that it started."""
@@ -200,7 +200,7 @@ class Jail:
         self.close()
 
 
-class Inmate:
+class Jailed:
     """One submission's process. folder: shares files with it, at the same path on both sides; new and empty outside.
 
     files: the message with those of its working directory. They go to this process alone: what its jail has once held
@@ -213,7 +213,7 @@ class Inmate:
         self.deadline = clock.now() + 60
         self.why_ended = ""
         #: The process of the same submission that has taken the place of this one.
-        self.successor: Inmate | None = None
+        self.successor: Jailed | None = None
         self._ended = threading.Event()
         self._watch = threading.Thread(target=self._keep_limits, daemon=True)
         with contextlib.suppress(OSError):  # it has ended, and may have said why
@@ -294,7 +294,7 @@ class Inmate:
         return Path(os.devnull)
 
     @property
-    def latest(self) -> Inmate:
+    def latest(self) -> Jailed:
         """The process that has taken the place of this one, or this one."""
         return self if self.successor is None else self.successor.latest
 

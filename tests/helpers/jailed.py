@@ -16,17 +16,17 @@ def jail():
 
 
 @pytest.fixture
-def inmate(jail):
+def jailed(jail):
     folder = tempfile.mkdtemp(dir="/tmp")
-    inmate = jail.start(folder, {"data/numbers.txt": b"1 2"})
-    yield inmate
-    inmate.end()
+    jailed = jail.start(folder, {"data/numbers.txt": b"1 2"})
+    yield jailed
+    jailed.end()
     os.rmdir(folder)
 
 
-def run(inmate, source, seconds=30):
+def run(jailed, source, seconds=30):
     """Run a cell; what it printed, and the name of what it raised."""
     printed = []
-    inmate.deadline = clock.now() + seconds
-    reply = inmate.ask("cell", lambda kind, content: printed.append(str(content.get("text", ""))), source=source)
+    jailed.deadline = clock.now() + seconds
+    reply = jailed.ask("cell", lambda kind, content: printed.append(str(content.get("text", ""))), source=source)
     return "".join(printed), (reply["raised"] or {}).get("name")
