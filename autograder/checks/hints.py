@@ -35,14 +35,14 @@ class Grading:
     """What the checks that one grader runs have in common.
 
     seed: of their inputs; without one, each check draws its own. later: failed checks do not search for hints, whoever
-    catches their error may. suspect: hints are searched for among this one known wrong answer only. twins: (exercise,
-    check, known wrong answer) → how it failed, after how many launches, and how many it was allowed.
+    catches their error may. suspect: hints are searched for among this one known wrong answer only. known_failures:
+    (exercise, check, known wrong answer) → how it failed, after how many launches, and how many it was allowed.
     """
 
     seed: int | None = None
     later: bool = False
     suspect: str | None = None
-    twins: dict[tuple[str, str, str], tuple[CheckFailed | None, int, float]] = field(default_factory=dict)
+    known_failures: dict[tuple[str, str, str], tuple[CheckFailed | None, int, float]] = field(default_factory=dict)
 
 
 #: That of all threads of this process, where `under` says nothing else.
@@ -102,7 +102,7 @@ def matching(
         fails = _fails(known, core)
         if fails and (body.__name__ not in fails or fails & set(passed)):
             continue  # it passes this check, or fails one that the student's answer passes, as the audit has recorded
-        other = twin(exercise, body, names, known, seed, launches, attempt)
+        other = known_failure(exercise, body, names, known, seed, launches, attempt)
         if other is not None and same_evidence(other.compared, compared):
             found.append(known)
             if len(found) > MAX_HINTS:
@@ -116,14 +116,14 @@ def _fails(known: Any, core: str) -> set[str]:
     return set(known.fails or [core]) if known.breaks else set(known.fails)
 
 
-def twin(
+def known_failure(
     exercise: str, body: Callable, names: list[str], known: Any, seed: int, launches: float, attempt: Attempt
 ) -> CheckFailed | None:
     """How a known wrong answer fails a check on the inputs of `seed`, within `launches` launches; None if it passes."""
     from autograder.lesson import notebook
 
     key = (exercise, body.__name__, known.name)
-    met, shared = grading().twins, grading().seed == seed
+    met, shared = grading().known_failures, grading().seed == seed
     if shared and key in met:
         failure, took, allowed = met[key]
         if failure is not None or allowed >= launches:

@@ -271,7 +271,7 @@ def test_no_line_of_a_test_is_told(driver, arguments, told):
 @pytest.fixture
 def grading():
     """Nothing that other tests have shared."""
-    with hints.under(seed=None, twins={}):
+    with hints.under(seed=None, known_failures={}):
         yield hints.grading()
 
 
@@ -299,7 +299,7 @@ def test_a_known_mistake_that_outlived_fewer_launches_is_tried_again(monkeypatch
         return wrong if launches.most >= 3 else None
 
     known = answers.Answer("m", "L", "00-x", "", "")
-    tried = [hints.twin("00-x", forgets, ["x"], known, 1, launches, run) for launches in (2, 1, 3, 2, 5)]
+    tried = [hints.known_failure("00-x", forgets, ["x"], known, 1, launches, run) for launches in (2, 1, 3, 2, 5)]
     assert tried == [None, None, wrong, None, wrong]
 
 
@@ -311,7 +311,7 @@ def test_a_known_mistake_for_which_memory_was_short_is_tried_again(monkeypatch, 
     short.__cause__ = MemoryError()
     failures = [short, told]
     known = answers.Answer("m", "L", "00-x", "", "")
-    tried = [hints.twin("00-x", forgets, ["x"], known, 1, 0, lambda *_: failures.pop(0)) for _ in range(3)]
+    tried = [hints.known_failure("00-x", forgets, ["x"], known, 1, 0, lambda *_: failures.pop(0)) for _ in range(3)]
     assert tried == [short, told, told]
 
 

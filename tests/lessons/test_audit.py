@@ -103,7 +103,9 @@ def test_each_check_fails_for_a_wrong_answer(lesson):
             body = one.run.__wrapped__
             with hints.under(later=True):
                 failures = (
-                    hints.twin(cell.id, body, one.parameters, answer, check.fresh_seed(), math.inf, check.attempt)
+                    hints.known_failure(
+                        cell.id, body, one.parameters, answer, check.fresh_seed(), math.inf, check.attempt
+                    )
                     for answer in mine
                 )
                 if mine and not any(failures):
@@ -328,7 +330,7 @@ class Tiny:
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
     monkeypatch.delenv(check.SEED, raising=False)
-    with hints.under(seed=None, twins={}):
+    with hints.under(seed=None, known_failures={}):
         yield Tiny(tmp_path, monkeypatch)
 
 
