@@ -48,7 +48,7 @@ from autograder.grade.running.kernels import Kernel, OwnKernel
 from autograder.lesson import keys, names, notebook, pieces
 from autograder.lesson.files import write_whole
 
-#: How a complaint about an answer begins of which nothing is recorded; what it was seen to fail follows.
+#: How a problem with an answer begins of which nothing is recorded; what it was seen to fail follows.
 UNRECORDED = "what it fails is not recorded"
 #: Where the cases that have held are recorded, one file per exercise.
 VERDICTS = notebook.ROOT / "_build" / "audit"
@@ -72,13 +72,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong with the grading of a case, in one sentence each; a case without complaints holds.
+    """What is wrong with the grading of a case, in one sentence each; a case without problems holds.
 
-    losses: what a known wrong answer was seen to lose. faults: those complaints that name a check's own mistake.
+    losses: what a known wrong answer was seen to lose. faults: those problems that name a check's own mistake.
     """
 
     case: Case
-    complaints: tuple[str, ...]
+    problems: tuple[str, ...]
     losses: Losses = NOT_RECORDED
     faults: tuple[str, ...] = ()
 
@@ -120,16 +120,16 @@ def examine(case: Case, thorough: bool = True, jailed: bool = False) -> Verdict:
         seen = f"only the visible part of {own_test} fails" if own_test in lost else f"{own_test} kept its marks"
         return _verdict(case, [f"{seen}: no check fails for this answer, so one is missing"], lost)
     losses = matrix.losses(nb, known, lost)
-    complaints = _unlike_its_record(known, losses, lost, thorough)
+    problems = _unlike_its_record(known, losses, lost, thorough)
     with hints.only(None if thorough else known.name):
         run_cells.add_hints([own], math.inf)
     if known.name not in {hint.name for one in own.lost for hint in one.reason.hints}:
-        complaints.append(f"{own_test} does not show the hint, it says: {scoring.comment(own)}")
-    return _verdict(case, complaints, lost, losses)
+        problems.append(f"{own_test} does not show the hint, it says: {scoring.comment(own)}")
+    return _verdict(case, problems, lost, losses)
 
 
 def _verdict(
-    case: Case, complaints: Iterable[str], lost: dict[str, CellOutcome], losses: Losses = NOT_RECORDED
+    case: Case, problems: Iterable[str], lost: dict[str, CellOutcome], losses: Losses = NOT_RECORDED
 ) -> Verdict:
     """The verdict on a case. lost: the tests without full marks, in which a check's own mistake can have shown."""
     said: dict[str, None] = {}
@@ -138,7 +138,7 @@ def _verdict(
         if fault := why.fault or (why.error == CaseError.__name__ and why.message):
             said[f"{fault}: a mistake of the check {why.check or one.name} itself: correct it"] = None
     faults = tuple(said)
-    return Verdict(case, (*complaints, *faults), losses, faults)
+    return Verdict(case, (*problems, *faults), losses, faults)
 
 
 #: Seconds for a cell, a test and a notebook.
@@ -271,7 +271,7 @@ class Held:
         """Keep what a case lost if it holds; otherwise forget that it once held."""
         name = f"{verdict.case.kind} {verdict.case.name}"
         before = self.cases.get(name, {"thorough": False, "jailed": False})
-        if verdict.complaints:
+        if verdict.problems:
             self.cases.pop(name, None)
         elif thorough >= before["thorough"] and jailed >= before["jailed"]:
             self.cases[name] = {"thorough": thorough, "jailed": jailed, **verdict.losses._asdict()}
@@ -353,14 +353,14 @@ def _main(arguments: argparse.Namespace) -> int:
         examined = record(todo, examined, arguments.jobs)
     lessons = list(dict.fromkeys(lesson for lesson, _ in todo))
     _print_matrix(lessons, examined)
-    failed = [verdict for verdict in examined if verdict.complaints]
+    failed = [verdict for verdict in examined if verdict.problems]
     for verdict in failed:
         print(f"\n{verdict.case.lesson} · {verdict.case.kind} {verdict.case.name}")
-        for complaint in verdict.complaints:
-            print(f"  {complaint}")
+        for problem in verdict.problems:
+            print(f"  {problem}")
     print(f"\n{len(examined) - len(failed)} of {len(examined)} cases hold")
-    about = (matrix.complaints, tables.complaints, disguises.complaints)
-    unneeded = [line for lesson in lessons for complaints in about for line in complaints(lesson)]
+    about = (matrix.problems, tables.problems, disguises.problems)
+    unneeded = [line for lesson in lessons for problems in about for line in problems(lesson)]
     for line in unneeded:
         print(line)
     return 1 if failed or unneeded else 0
@@ -417,7 +417,7 @@ def _print_matrix(lessons: list[str], examined: list[Verdict]) -> None:
         row = f"{lesson:<18}"
         for kind in ("solution", "unedited", "wrong", "right"):
             of_kind = [v for v in examined if (v.case.lesson, v.case.kind) == (lesson, kind)]
-            row += f"{f'{sum(not v.complaints for v in of_kind)}/{len(of_kind)}':>12}"
+            row += f"{f'{sum(not v.problems for v in of_kind)}/{len(of_kind)}':>12}"
         print(row)
     for lesson in lessons:
         print(f"\n{matrix.text(lesson)}")

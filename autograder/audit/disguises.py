@@ -46,7 +46,7 @@ DISGUISES = {
 }
 
 
-def complaints(lesson: str) -> Iterator[str]:
+def problems(lesson: str) -> Iterator[str]:
     """The exercises of a lesson whose visible part refuses a result that no check refuses, a sentence each."""
     cells, space = {cell.id: cell for cell in notebook.read(lesson).cells}, notebook.functions(lesson)
     for test in cells.values():

@@ -91,7 +91,7 @@ def failing(test: CellOutcome) -> dict[str, str]:
     return {one.reason.check or one.name: scoring.why(one.reason) for one in test.lost}
 
 
-def complaints(lesson: str) -> list[str]:
+def problems(lesson: str) -> list[str]:
     """A line for each check that no known wrong answer fails alone, and for each needless reason in SHARED."""
     rows = of_lesson(lesson)
     return [

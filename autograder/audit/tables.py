@@ -28,7 +28,7 @@ class UnknownCaseError(Exception):
     """A table is asked for what is not in it."""
 
 
-def complaints(lesson: str) -> Iterator[str]:
+def problems(lesson: str) -> Iterator[str]:
     """The checks of a lesson that a table passes, a sentence each."""
     space = notebook.functions(lesson)
     for cell in notebook.read(lesson).cells:

@@ -104,14 +104,14 @@ def audited(exercise: Exercise) -> Iterator[str]:
         return
     unrecorded = False
     for verdict in verdicts:
-        said = list(verdict.complaints)
+        said = list(verdict.problems)
         if said and said[0].startswith(audit.UNRECORDED):  # `style` says what to do
             unrecorded, said = True, said[2:]
         yield from (f"{verdict.case.kind} answer {verdict.case.name}: {line}" for line in said)
     if unrecorded:  # else each check seems to be one that nothing fails
         return
     own = {row.check for row in _rows(exercise)}
-    yield from (line for line in matrix.complaints(exercise.lesson) if line.split(":")[0] in own)
+    yield from (line for line in matrix.problems(exercise.lesson) if line.split(":")[0] in own)
 
 
 def jailed(exercise: Exercise) -> Iterator[str]:

@@ -187,7 +187,7 @@ class Course:
     def _check_setup(self) -> None:
         """Warn of what is not graded and of a missing jail. ValueError if the jail is wanted and cannot be used."""
         handed_in.use_usual_accents(self.root)
-        lines = (*handed_in.complaints(self.root, self.lessons()), *self._unknown_students())
+        lines = (*handed_in.problems(self.root, self.lessons()), *self._unknown_students())
         for line in (*lines, *handed_in.gone(self.root, self.lessons(), self.jobs())):
             print(limits.printable(line), file=sys.stderr)
         if not self.jail:

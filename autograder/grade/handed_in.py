@@ -62,7 +62,7 @@ def use_usual_accents(root: Path) -> None:
             student.rename(usual)
 
 
-def complaints(root: Path, lessons: Collection[str]) -> Iterator[str]:
+def problems(root: Path, lessons: Collection[str]) -> Iterator[str]:
     """What is not graded, or not as it seems, in a line each."""
     from autograder.grade.nbgrader import submission_files
 

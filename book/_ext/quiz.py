@@ -59,7 +59,7 @@ class Quiz(Directive):
     final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        """The question and its options as one node, followed by a complaint for each thing that is missing."""
+        """The question and its options as one node, followed by a problem for each thing that is missing."""
         node = quiz()
         self.set_source_info(node)
         title = self.arguments[0] if self.arguments else ""
@@ -114,7 +114,7 @@ def _inline(block: nodes.Node) -> list[nodes.Node]:
 
 
 def _problems(title: str, node: quiz) -> list[str]:
-    """One complaint for each thing that a question lacks."""
+    """One problem for each thing that a question lacks."""
     options = list(node.findall(quiz_option))
     problems = []
     if not title.strip():

@@ -139,7 +139,7 @@ def _record(rank, world_size, tools, plants, checks) -> tuple[Log, list[dict]]:
 
 
 def _watch(rank, world_size, logs, check_start, check_step, guard_class, optimizer_class) -> list[dict]:
-    """What the lesson's checks say of each run on this rank: by detector, (step, message) of its first complaint."""
+    """What the lesson's checks say of each run on this rank: by detector, (step, message) of its first problem."""
     found = []
     for log in logs:
         guard = guard_class(optimizer_class([torch.nn.Parameter(torch.zeros(4))], torch.optim.Adam))

@@ -194,5 +194,5 @@ def test_the_notebook_is_seen_among_thousands_of_files_and_files_without_blocks_
 def test_folders_that_are_no_lessons_are_named_up_to_a_number(tmp_path, eve):
     for number in range(3_000):
         (eve.parent / f"junk{number:04}").mkdir()
-    said = list(handed_in.complaints(tmp_path, [LESSON]))
+    said = list(handed_in.problems(tmp_path, [LESSON]))
     assert len(said) == handed_in.MOST_NAMED + 1 and said[-1].startswith("… and 2,990 more folders in submitted/eve")

@@ -222,7 +222,7 @@ def test_the_repositorys_own_checks_and_audit_do_not_follow_the_file(tmp_path, m
     assert release.stale(["02"]) == []
     ((lesson, batch),) = audit.named(["02-ex6"])
     known = audit.batches(lesson)[batch]
-    assert known and not audit.examine(known[0], thorough=False).complaints
+    assert known and not audit.examine(known[0], thorough=False).problems
 
 
 # --- grades -----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ STEP, ADAM = "03_step", "03-ex3-adam-update"
 
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_each_property_is_the_only_one_that_some_wrong_answer_fails(lesson):
-    assert matrix.complaints(lesson) == []
+    assert matrix.problems(lesson) == []
 
 
 def test_exceptions_are_checks_and_lessons_that_exist():
@@ -25,9 +25,9 @@ def test_a_property_that_nothing_fails_alone_is_named(monkeypatch):
     kept = [known for known in wrong.of_lesson(STEP) if "adam_corrects_late_updates_too" not in known.fails]
     monkeypatch.setattr("autograder.answers.wrong.of_lesson", lambda lesson: kept)
     said = f"adam_corrects_late_updates_too: no known wrong answer to {ADAM} fails it alone"
-    assert matrix.complaints(STEP) == [said]
+    assert matrix.problems(STEP) == [said]
     monkeypatch.setitem(matrix.SHARED, "weights_move_by_the_corrected_quotient", "no reason")
-    line = next(one for one in matrix.complaints(STEP) if one != said)
+    line = next(one for one in matrix.problems(STEP) if one != said)
     assert line.startswith("weights_move_by_the_corrected_quotient: ")
     assert line.endswith(" fails it alone: remove it from SHARED")
 
@@ -36,10 +36,10 @@ def test_a_property_that_nothing_fails_alone_is_named(monkeypatch):
 def test_the_audit_notices_an_answer_that_fails_something_else(monkeypatch, fails):
     known = next(one for one in wrong.of_exercise(ADAM) if one.fails == ("adam_corrects_late_updates_too",))
     case = audit.Case(STEP, "wrong", known.name)
-    assert audit.examine(case, thorough=False).complaints == ()
+    assert audit.examine(case, thorough=False).problems == ()
     changed = dataclasses.replace(known, fails=fails)
     monkeypatch.setattr("autograder.answers.wrong.of_lesson", lambda lesson: [changed])
-    said, old, new, why, *more = audit.examine(case, thorough=False).complaints
+    said, old, new, why, *more = audit.examine(case, thorough=False).problems
     assert said == "what it fails has changed; if that is right: make audit LESSONS=03-ex3 RECORD=1"
     assert old.startswith(f"-  {known.name}: {fails[0] if fails else 'core'}")
     assert new == f"+  {known.name}: adam_corrects_late_updates_too"

@@ -43,10 +43,10 @@ def same_inputs():
         check.share_inputs()
 
 
-def complaints(verdicts):
+def problems(verdicts):
     """What is wrong with the grading, by case."""
     assert verdicts
-    return {f"{v.case.kind} {v.case.name}": v.complaints for v in verdicts if v.complaints}
+    return {f"{v.case.kind} {v.case.name}": v.problems for v in verdicts if v.problems}
 
 
 def verdicts_of(lesson, batch, **how):
@@ -57,7 +57,7 @@ def verdicts_of(lesson, batch, **how):
     """
     how["jailed"] = not jail.missing()
     verdicts = audit.try_batch(lesson, batch, thorough=False, **how)
-    if failed := complaints(verdicts):
+    if failed := problems(verdicts):
         check.share_inputs()  # forget how known answers failed on the busy machine
         warnings.warn(f"tried again: {failed}", stacklevel=2)
         verdicts = audit.try_batch(lesson, batch, thorough=False, **how)
@@ -72,7 +72,7 @@ def verdicts_of(lesson, batch, **how):
 @pytest.mark.apart
 @each_batch
 def test_some_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
-    assert not complaints(verdicts_of(lesson, batch, most=SAMPLE))
+    assert not problems(verdicts_of(lesson, batch, most=SAMPLE))
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ def test_some_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
 @each_batch
 def test_all_known_answers_get_what_they_deserve(lesson, batch, same_inputs):
     verdicts = verdicts_of(lesson, batch)
-    assert not complaints(verdicts)
+    assert not problems(verdicts)
     assert len(verdicts) == len(audit.batches(lesson)[batch])
 
 
@@ -124,7 +124,7 @@ def test_a_case_that_does_not_hold_is_tried_once_more(monkeypatch, failures, hol
     monkeypatch.setattr(audit, "try_batch", try_batch)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert (not complaints(verdicts_of("03_step", "03-ex1-worker-gradient"))) == holds
+        assert (not problems(verdicts_of("03_step", "03-ex1-worker-gradient"))) == holds
     assert len(tries) == min(failures, 1) + 1
 
 
@@ -152,7 +152,7 @@ def test_a_case_that_held_is_tried_again_when_its_lesson_has_changed(tmp_path, m
         tried.clear()
     audit.try_batch("L", "ex", thorough=False)
     assert tried == [("bad", False)], "held thoroughly is held"
-    assert [v.complaints for v in audit.try_batch("L", "ex")] == [(), ("does not hold",), ()]
+    assert [v.problems for v in audit.try_batch("L", "ex")] == [(), ("does not hold",), ()]
     tried.clear()
     for jailed, expected in ((True, ["good", "bad", "other"]), (True, ["bad"]), (False, ["bad"])):
         audit.try_batch("L", "ex", jailed=jailed)
@@ -180,10 +180,10 @@ def test_no_hint_breaks_a_word_at_the_end_of_a_line():
 
 
 def _examine_with(monkeypatch, thorough=True, first=None, **changes):
-    """The complaints of lesson 03's first wrong answer, or of another one, after changing what is said of it."""
+    """The problems of lesson 03's first wrong answer, or of another one, after changing what is said of it."""
     first = dataclasses.replace(first or wrong.of_lesson("03_step")[0], **changes)
     monkeypatch.setattr("autograder.answers.wrong.of_lesson", lambda lesson: [first])
-    return audit.examine(audit.Case("03_step", "wrong", first.name), thorough).complaints
+    return audit.examine(audit.Case("03_step", "wrong", first.name), thorough).problems
 
 
 def _breaks_others():
@@ -194,8 +194,8 @@ def _breaks_others():
 def test_the_audit_notices_a_mistake_that_passes_every_check(monkeypatch, thorough):
     first = wrong.of_lesson("03_step")[0]
     solution = next(c for c in notebook.read("03_step").cells if c.id == first.cell)
-    complaints = _examine_with(monkeypatch, thorough, source=solution.source)
-    assert complaints == (f"{first.cell}-test kept its marks: no check fails for this answer, so one is missing",)
+    problems = _examine_with(monkeypatch, thorough, source=solution.source)
+    assert problems == (f"{first.cell}-test kept its marks: no check fails for this answer, so one is missing",)
 
 
 def test_the_audit_notices_a_mistake_of_which_nothing_is_recorded(monkeypatch):
@@ -236,8 +236,8 @@ def test_the_audit_notices_a_hint_that_is_not_shown(monkeypatch):
     assert not _examine_with(monkeypatch)
     # When the list of known mistakes does not hold it, it cannot be shown.
     monkeypatch.setattr("autograder.answers.wrong.of_exercise", lambda exercise: [])
-    complaints = _examine_with(monkeypatch)
-    assert any("does not show the hint" in line for line in complaints)
+    problems = _examine_with(monkeypatch)
+    assert any("does not show the hint" in line for line in problems)
 
 
 def test_an_unknown_lesson_is_one_line(capsys):
@@ -454,23 +454,23 @@ def test_recording_voids_nothing_but_what_it_changes(tiny, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_no_check_holds_for_a_table_of_its_cases(lesson):
-    assert not list(tables.complaints(lesson))
+    assert not list(tables.problems(lesson))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_no_visible_assertion_is_stricter_than_the_checks(lesson):
-    assert not list(disguises.complaints(lesson))
+    assert not list(disguises.problems(lesson))
 
 
 def test_a_visible_assertion_that_no_check_repeats_is_named(tiny):
     """The tiny lesson's checks try whole numbers; its visible part asks for the type of another one."""
-    assert not list(disguises.complaints("98_tiny"))
+    assert not list(disguises.problems("98_tiny"))
     path = tiny.folder / "98_tiny.ipynb"
     nb = nbformat.read(path, as_version=4)
     next(cell for cell in nb.cells if cell.id == "98-ex1-twice-test").source += "\nassert isinstance(twice(1.5), float)"
     nbformat.write(nb, path)
-    (said,) = disguises.complaints("98_tiny")
+    (said,) = disguises.problems("98_tiny")
     assert said.endswith(": the visible part refuses a tensor for a float, and no check does: let one, or drop it")
 
 

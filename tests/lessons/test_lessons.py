@@ -210,11 +210,11 @@ def test_an_answer_without_a_record_and_a_record_without_an_answer_are_named():
 
 def test_an_answer_to_no_exercise_is_named():
     cells = [cell for cell in notebook.read(LESSON).cells if cell.id != EXERCISE]
-    complaints = rules.missing_parts(LESSON, cells, checks(), wrong.of_lesson(LESSON), [])
+    problems = rules.missing_parts(LESSON, cells, checks(), wrong.of_lesson(LESSON), [])
     assert (
         f"bounds_round_down answers {EXERCISE}, which is no exercise of 08_zero1: correct its cell, "
         "or add it to the notebook"
-    ) in complaints
+    ) in problems
 
 
 def test_a_lesson_without_a_file_is_named(tmp_path):
@@ -226,7 +226,7 @@ def test_a_lesson_without_a_file_is_named(tmp_path):
     package = tmp_path / "solutions" / "98_tiny" / "checks"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    assert not any("checks" in complaint for complaint in rules.missing_files("98_tiny", tmp_path))
+    assert not any("checks" in problem for problem in rules.missing_files("98_tiny", tmp_path))
 
 
 def test_a_lesson_that_is_not_listed_is_named():
