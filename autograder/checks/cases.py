@@ -14,7 +14,7 @@ whose fields carry their words, `shard: Any = fact("the reduced gradient")`, or 
 What `expect` does not mention is not compared. `sends` is what each rank has to call, in order. Cases in a row on
 equally many ranks share a launch. The first fact that differs fails the check: its words, the moment, the rank, what
 came and what was expected make the sentence; its values on all ranks, and the facts that are a `clue`, the evidence.
-What is yes or no is a `complaint`: the sentence itself, or "". `Call(function, *args, gives=…)` needs no driver. A
+What is yes or no is a `sentence` itself, or "". `Call(function, *args, gives=…)` needs no driver. A
 check that none of this fits compares by itself, and yields nothing.
 """
 
@@ -75,7 +75,7 @@ def fact(words: str, because: str = "", seen: Callable[[Any], Any] = lambda valu
     return field(default=ANYTHING, metadata={"words": words, "because": because, "seen": seen})
 
 
-def complaint() -> Any:
+def sentence() -> Any:
     """A field whose text is the sentence itself, "" where all is well; or a list, of which the first text counts."""
     return fact("")
 

@@ -295,7 +295,7 @@ def test_a_module_of_checks_gets_the_imports_that_it_lacks_and_no_other(root):
     head, _, code = text.partition('@check("NN-ex0-new-function"')
     assert code and head.count("import check\n") == 1 and head.count("import numpy as np\n") == 1
     assert "from fractions import Fraction\n" in head
-    assert "from autograder.checks.cases import ANYTHING, Call, Case, close, complaint, fact\n" in head
+    assert "from autograder.checks.cases import ANYTHING, Call, Case, close, fact, sentence\n" in head
     assert text.startswith(first.partition("from collections")[0])
     with pytest.raises(ValueError, match=r"checks\.py defines Outcome already: make a package of it"):
         generator.appended(notebook.ROOT / "solutions" / LESSON / "checks.py", text, first)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checks.cases import Case, close, clue, complaint, fact
+from autograder.checks.cases import Case, close, clue, fact, sentence
 from autograder.checks.expect import CheckFailed, count_of_ranks, fail
 from autograder.checks.replay import Recording, Sent, expect_same_alone, run_recorded
 from autograder.checks.stage import apart
@@ -27,9 +27,9 @@ Budget = Callable[[Ledger], str]
 class Held:
     """What a rank holds after the call. returned: what a function that works in place returned all the same."""
 
-    missing: str = complaint()
+    missing: str = sentence()
     result: Any = fact("the result")
-    kept: str = complaint()
+    kept: str = sentence()
     returned: Any = clue()
 
 
@@ -156,7 +156,7 @@ def anything(ledger: Ledger) -> str:
 
 
 def all_of(*budgets: Budget) -> Budget:
-    """The first complaint of several budgets."""
+    """The first sentence of several budgets."""
     return lambda ledger: next(filter(None, (budget(ledger) for budget in budgets)), "")
 
 

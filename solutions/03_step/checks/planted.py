@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checks.cases import Call, clue, complaint
+from autograder.checks.cases import Call, clue, sentence
 from autograder.checks.check import check
 from autograder.checks.expect import shown
 
@@ -65,7 +65,7 @@ EVERY = RIGHT | SUMMED | DIVISIONS | LOST | UPDATES
 class Verdicts:
     """What the student's test says of all steps, in the order of `EVERY` and `PROBES`."""
 
-    wrong: list[str] = complaint()
+    wrong: list[str] = sentence()
     said: list[str] = clue()
 
 

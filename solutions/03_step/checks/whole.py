@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checks.cases import Call, close, clue, complaint
+from autograder.checks.cases import Call, close, clue, sentence
 from autograder.checks.check import check
 
 from .common import (
@@ -29,7 +29,7 @@ from .common import (
 class Averaged:
     """Whether some part of the result averages the old EMA weights and another part."""
 
-    fits: str = complaint()
+    fits: str = sentence()
     whole: Any = clue()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checks.cases import Call, at_most, close, complaint, fact
+from autograder.checks.cases import Call, at_most, close, fact, sentence
 from autograder.checks.check import check
 
 ACCUMULATE = "04-ex1-accumulate-gradients"
@@ -111,7 +111,7 @@ class Accumulated:
 class Moved:
     """What micro-batches in which nothing counts change in an answer's own results."""
 
-    by_masked: str = complaint()
+    by_masked: str = sentence()
 
 
 def _beside_masked(function: Any, seed: int, batches: list[Batch]) -> Moved:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checks.cases import Case, close, clue, complaint, fact
+from autograder.checks.cases import Case, close, clue, fact, sentence
 from autograder.checks.check import check
 
 EVALUATE, NOISE = "04-ex4-evaluate", "04-ex5-noise-scale"
@@ -25,9 +25,9 @@ class Evaluated:
 
     mean: Any = fact("the mean loss")
     kind: str = fact("the type of the mean loss")
-    repeated: str = complaint()
-    uneven: str = complaint()
-    strange: str = complaint()
+    repeated: str = sentence()
+    uneven: str = sentence()
+    strange: str = sentence()
     asked: list = clue()
 
 
@@ -114,7 +114,7 @@ class Estimated:
 
     noise: Any = fact("the noise")
     signal: Any = fact("the signal")
-    changed: str = complaint()
+    changed: str = sentence()
     kinds: list = fact("the list of the types that it returns")
     ratio: Any = fact("the noise, over the noise of other gradients of as many ranks and examples,")
 

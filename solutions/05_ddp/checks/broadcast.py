@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from autograder.checks import inputs
-from autograder.checks.cases import Case, complaint, fact
+from autograder.checks.cases import Case, fact, sentence
 from autograder.checks.check import check
 
 BROADCAST = "05-ex1-broadcast-parameters"
@@ -73,8 +73,8 @@ class Held:
     trained: dict[str, Any] = fact("{}")
     frozen: dict[str, Any] = fact("{}")
     buffers: dict[str, Any] = fact("{}")
-    replaced: str = complaint()
-    inexact: str = complaint()
+    replaced: str = sentence()
+    inexact: str = sentence()
 
 
 def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:

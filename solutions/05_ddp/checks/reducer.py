@@ -14,7 +14,7 @@ from torch import nn
 from torch.profiler import record_function
 
 from autograder.checks import inputs
-from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.cases import Case, close, fact, sentence
 from autograder.checks.check import EVENTS, check
 from autograder.checks.expect import caught
 from ranks.ledger import Ledger
@@ -71,7 +71,7 @@ class Averaged:
 
     when: str = ""
     flat: str = fact("flat")
-    missing: str = complaint()
+    missing: str = sentence()
     kinds: list[str] = fact("the dtype of gradient {}")
     means: list[Any] = fact("gradient {}")
     shares: list[Any] = fact("gradient {}, scaled so that all of its bucket together have length 1,")
@@ -416,7 +416,7 @@ def nothing_is_waited_for_before_all_have_started(Reducer, *, rng):
 class Refused:
     """What came of a second mark."""
 
-    wrong: str = complaint()
+    wrong: str = sentence()
 
 
 def _mark_twice(rank: int, world_size: int, reducer_class: Any, marks: list[int], when: str) -> Refused:

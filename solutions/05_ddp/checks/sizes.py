@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checks.cases import Call, at_most, complaint, fact
+from autograder.checks.cases import Call, at_most, fact, sentence
 from autograder.checks.check import check
 
 SIZES = "05-ex2-bucket-sizes"
@@ -20,7 +20,7 @@ CLOSE = 1.02
 class Exposed:
     """What the sizes of a student's buckets come to."""
 
-    invalid: str = complaint()
+    invalid: str = sentence()
     exposed: float = fact("the time from the last gradient to the arrival of the last bucket")
 
 

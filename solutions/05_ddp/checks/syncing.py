@@ -13,7 +13,7 @@ from torch import nn
 from torch.profiler import record_function
 
 from autograder.checks import inputs
-from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.cases import Case, close, fact, sentence
 from autograder.checks.check import check
 from ranks.ledger import Ledger
 
@@ -27,11 +27,11 @@ class Synced:
     """What a rank has after a step."""
 
     when: str = ""
-    changed: str = complaint()
+    changed: str = sentence()
     gradients: list = fact("the gradient of parameter {}")
-    ended: str = complaint()
-    arguments: str = complaint()
-    hooked: str = complaint()
+    ended: str = sentence()
+    arguments: str = sentence()
+    hooked: str = sentence()
 
 
 class _Mark(torch.autograd.Function):

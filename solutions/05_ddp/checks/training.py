@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from autograder.checks import inputs
-from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.cases import Case, close, fact, sentence
 from autograder.checks.check import check
 
 from .common import RTOL, grads_of
@@ -69,7 +69,7 @@ class Trained:
     gradients: list = fact("gradient {}")
     parameters: list = fact("parameter or buffer {}")
     state: list = fact("tensor {} of the optimizer's state")
-    other: str = complaint()
+    other: str = sentence()
 
 
 def _train(

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checks.cases import Call, Case, close, complaint, fact
+from autograder.checks.cases import Call, Case, close, fact, sentence
 from autograder.checks.check import check
 from autograder.checks.expect import caught
 from autograder.checks.instruments.pickles import Bomb
@@ -84,8 +84,8 @@ def _three_steps(kind: str, seed: int, save: Callable = lambda *_: None) -> tupl
 class Resumed:
     """What became of a run that rank 0 saves and rank 1 goes on with."""
 
-    missing: str = complaint()
-    changed: str = complaint()
+    missing: str = sentence()
+    changed: str = sentence()
     loaded: Any = fact("the model's state after load")
     resumed: Any = fact("the model's state two steps later", "after load it is right: this is the optimizer's state")
 
@@ -187,9 +187,9 @@ class _Watch:
 class Saved:
     """What is wrong with saves, and what is in their folder."""
 
-    wrong: list = complaint()
+    wrong: list = sentence()
     left: Any = fact("the list of files in the folder after a second save", "no other file may remain", len)
-    later: list = complaint()
+    later: list = sentence()
 
 
 def _watched(rank: int, world_size: int, save: Callable, load: Callable, seed: int) -> Saved:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checks.cases import Case, at_most, close, complaint, fact
+from autograder.checks.cases import Case, at_most, close, fact, sentence
 from autograder.checks.check import check
 
 from .batches import deal
@@ -87,17 +87,17 @@ def _undisturbed(settings: dict, steps: int) -> tuple[list[float], dict[str, np.
 class Ran:
     """What a rank has after a call."""
 
-    problem: str = complaint()
-    missed: str = complaint()
+    problem: str = sentence()
+    missed: str = sentence()
     count: Any = fact("the number of losses")
     trained: Any = fact("the number of steps that were trained")
-    torn: list = complaint()
+    torn: list = sentence()
     losses: Any = fact("the list of losses")
     state: Any = fact("{}")
     names: Any = fact("the list of names in state_dict")
-    late: str = complaint()
+    late: str = sentence()
     saves: Any = fact("the number of times that save was called", "only rank 0 saves")
-    undone: str = complaint()
+    undone: str = sentence()
 
 
 def _earlier_handler(*_: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checks.cases import Call, Case, at_most, close, complaint, fact
+from autograder.checks.cases import Call, Case, at_most, close, fact, sentence
 from autograder.checks.check import check
 from autograder.checks.expect import collective
 from ranks.ledger import Ledger
@@ -26,7 +26,7 @@ SLACK = 2e-3
 class Quantized:
     """A vector in 8 bits."""
 
-    odd: str = complaint()
+    odd: str = sentence()
     scales: Any = fact("a block's scale, as a multiple of its largest magnitude / 127,")
     off: float = fact("the largest error of an entry, in steps of its block's scale,", "rounding is off by half a step")
 
@@ -96,7 +96,7 @@ def _steps(rng: np.random.Generator, blocks: int, block: int) -> np.ndarray:
 class Summed:
     """What a rank got of a sum."""
 
-    odd: str = complaint()
+    odd: str = sentence()
     sums: Any = fact("the result")
     same: bool = fact("whether this rank has the same numbers as rank 0, not all of them 0,")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checks.cases import Call, close, complaint, fact
+from autograder.checks.cases import Call, close, fact, sentence
 from autograder.checks.check import check
 
 from .forms import no_pair
@@ -21,7 +21,7 @@ TOP_K = "07-ex1-top-k"
 class Kept:
     """What was kept of a gradient, in the order of the places."""
 
-    odd: str = complaint()
+    odd: str = sentence()
     count: int = fact("the number of entries kept")
     places: list[int] = fact("the sorted list of indices")
     values: list[float] = fact("the list of values, in the order of their indices,")

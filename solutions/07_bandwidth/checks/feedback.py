@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checks.cases import Call, complaint, fact
+from autograder.checks.cases import Call, fact, sentence
 from autograder.checks.check import check
 
 from .entries import strange_pair
@@ -27,9 +27,9 @@ _KEYS = itertools.count()
 class Steps:
     """Some calls of compress: what is wrong with what was returned, kept and sent, by call."""
 
-    odd: str = complaint()
+    odd: str = sentence()
     residuals: Any = fact("the residual after call {}", "gradients so far = what was sent + what is kept")
-    chosen: list[str] = complaint()
+    chosen: list[str] = sentence()
     counts: list[int] = fact("the number of entries sent in call {}")
 
 

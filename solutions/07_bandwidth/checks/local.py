@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.cases import Case, close, fact, sentence
 from autograder.checks.check import check
 
 from .forms import not_of_shape
@@ -24,7 +24,7 @@ LR = 0.125
 class Trained:
     """What a rank got, and the steps that its gradient was asked for."""
 
-    odd: str = complaint()
+    odd: str = sentence()
     weights: Any = fact("the result")
     steps: Any = fact("the list of steps that gradient was called with")
 
@@ -33,7 +33,7 @@ class Trained:
 class Moved:
     """How far the ways of all rounds have moved the weights on a rank."""
 
-    odd: str = complaint()
+    odd: str = sentence()
     multiples: Any = fact("how far the way of each round moves w, in multiples of what the defaults make of it,")
 
 

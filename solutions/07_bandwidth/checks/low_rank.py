@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.cases import Case, close, fact, sentence
 from autograder.checks.check import check
 from ranks.ledger import Ledger
 
@@ -25,7 +25,7 @@ class Mean:
     """What one call of mean returned on a rank."""
 
     when: str
-    odd: str = complaint()
+    odd: str = sentence()
     mean: Any = fact("the result")
 
 

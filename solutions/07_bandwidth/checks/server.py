@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.cases import Case, close, fact, sentence
 from autograder.checks.check import check
 
 SERVER = "07-ex7-parameter-server"
@@ -27,7 +27,7 @@ def _steps(pushes: Any) -> Any:
 class Served:
     """What a rank did: the server its weights and its log, a worker what it computed with."""
 
-    odd: str = complaint()
+    odd: str = sentence()
     pushes: Any = fact("the sorted list of [worker, step] in the log", seen=_steps)
     off: float = fact(
         "the largest distance of an entry at the end from w − lr · (all pushes)", seen=lambda d: d > ERROR

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checks.cases import ANYTHING, Call, close, complaint, fact
+from autograder.checks.cases import ANYTHING, Call, close, fact, sentence
 from autograder.checks.check import check
 from autograder.checks.expect import ceil_div
 
@@ -69,7 +69,7 @@ class Flat:
     """What flatten returned, and what is wrong with it besides its numbers."""
 
     numbers: Any = fact("the flat vector")
-    wrong: str = complaint()
+    wrong: str = sentence()
 
 
 def _look(before: list[torch.Tensor], flat: Any, tensors: list[torch.Tensor]) -> Flat:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checks.cases import ANYTHING, Case, close, complaint, fact
+from autograder.checks.cases import ANYTHING, Case, close, fact, sentence
 from autograder.checks.check import check
 from autograder.checks.inputs import eighths
 
@@ -48,7 +48,7 @@ class Reduced:
     numel: int = fact("self.numel")
     size: int = fact("self.size")
     params: list[int] = fact("self.params, as positions in the given list,")
-    changed: list[str] = complaint()
+    changed: list[str] = sentence()
 
 
 def _reduce(rank: int, world_size: int, sharded_class: Any, kinds: list, gradients: list, *repeated: int) -> Reduced:
@@ -139,7 +139,7 @@ def trainable_parameters_count_once(ShardedGradient, *, rng):
 class Repeated:
     """What a rank has after two calls of `reduced_gradient()`, a `zero_grad()` and a third one on 4 times as much."""
 
-    wrong: str = complaint()
+    wrong: str = sentence()
 
 
 def _reduce_often(rank: int, world_size: int, sharded_class: Any, gradients: list[np.ndarray]) -> Repeated:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checks.cases import ANYTHING, Case, close, clue, complaint, fact
+from autograder.checks.cases import ANYTHING, Case, close, clue, fact, sentence
 from autograder.checks.check import check
 
 from .training import (
@@ -49,9 +49,9 @@ class Saved:
     """A rank's state after some steps, and what later steps did to it."""
 
     keys: list[str] = fact("the list of the state's keys")
-    odd: list[str] = complaint()
+    odd: list[str] = sentence()
     lengths: dict[str, int] = fact("the length of {} in the state")
-    shared: str = complaint()
+    shared: str = sentence()
     master: Any = fact("'master' in the state")
     lr: float = fact("'lr' in the state")
     step: Any = fact("'step' in the state")
@@ -129,8 +129,8 @@ def state_has_plain_numbers(ZeroOptimizer, *, rng):
 class Restored:
     """Two optimizers of a rank: one makes all steps, the other loads its state on the way."""
 
-    differ: str = complaint()
-    changed: str = complaint()
+    differ: str = sentence()
+    changed: str = sentence()
     parameters: Any = fact("the flat vector of the parameters at the end")
     moved: bool = fact("whether the steps after loading moved the parameters")
     ends: Any = clue()
@@ -175,7 +175,7 @@ def _restore(rank: int, world_size: int, optimizer_class: Any, run: Run, when: i
 class Refused:
     """What a rank did with a master of a wrong length, and then with the right one."""
 
-    instead: str = complaint()
+    instead: str = sentence()
 
 
 def _load_wrong(rank: int, world_size: int, optimizer_class: Any, run: Run, what: str, more: int) -> Refused:

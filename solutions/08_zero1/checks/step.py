@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from autograder.checks import inputs
-from autograder.checks.cases import Case, at_most, close, complaint, fact
+from autograder.checks.cases import Case, at_most, close, fact, sentence
 from autograder.checks.check import check
 from autograder.checks.instruments.memory import Resident
 
@@ -154,7 +154,7 @@ class Clipped:
 
     norm: float = fact("the norm returned with a bound, divided by that without,")
     scale: float = fact("the length of the step with a bound, divided by what the norms allow,")
-    bent: str = complaint()
+    bent: str = sentence()
 
 
 def _clip(rank: int, world_size: int, optimizer_class: Any, gradients: list[np.ndarray], factor: float) -> Clipped:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.cases import Case, close, fact, sentence
 from autograder.checks.expect import ceil_div
 from autograder.checks.inputs import eighths
 from autograder.checks.instruments.memory import bytes_held
@@ -72,7 +72,7 @@ class Made:
     """A rank's optimizer before the first step."""
 
     when: str
-    odd: str = complaint()
+    odd: str = sentence()
     master: Any = fact("self.master")
 
 
@@ -81,14 +81,14 @@ class Stepped:
     """What one rank holds after a step, and what the step did."""
 
     when: str
-    left: str = complaint()
+    left: str = sentence()
     held: int = fact("the number of bytes held")
     said: int = fact("what state_bytes() says")
     norm: float = fact("the returned norm")
-    touched: list[str] = complaint()  # what the step did to a p.grad
+    touched: list[str] = sentence()  # what the step did to a p.grad
     moved: bool = fact("whether a parameter was moved")
     parameters: list[np.ndarray] = fact("parameter {}", "it must be the unsharded optimizer's")
-    replaced: list[str] = complaint()  # what it did to a parameter, besides its numbers
+    replaced: list[str] = sentence()  # what it did to a parameter, besides its numbers
 
 
 def drive(rank: int, world_size: int, optimizer_class: Any, run: Run) -> list[Made | Stepped]:

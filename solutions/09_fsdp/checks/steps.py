@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checks.cases import ANYTHING, Case, close, complaint, fact
+from autograder.checks.cases import ANYTHING, Case, close, fact, sentence
 from autograder.checks.expect import ceil_div
 
 from .cut import wrong_gathers
@@ -63,7 +63,7 @@ class Stepped:
     """What a rank has after a step, and the gradients with which it was made. when: "in step 1"."""
 
     when: str
-    missing: str = complaint()
+    missing: str = sentence()
     gradients: list[Any] = fact("the gradient of trained shard {}")
     directions: list[Any] = fact("the gradient of trained shard {}, with those of all ranks scaled to length 1,")
     shards: list[Any] = fact("trained shard {}")

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from autograder.checks import inputs
-from autograder.checks.cases import ANYTHING, Case, at_most, close, complaint, fact
+from autograder.checks.cases import ANYTHING, Case, at_most, close, fact, sentence
 from autograder.checks.check import MEMORY, check
 
 from .cut import wrong_gathers
@@ -52,7 +52,7 @@ class Computed:
 
     when: str
     output: Any = fact("the output")
-    whole: str = complaint()
+    whole: str = sentence()
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Gathered:
     """What gather() returned, twice."""
 
     flats: list[Any] = fact("vector {} of gather()")
-    again: str = complaint()
+    again: str = sentence()
 
 
 def _drive(rank: int, world_size: int, unit_class: Any, name: str, seed: int, dtype: str) -> list[Any]:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from autograder.checks.cases import Call, close, complaint, fact
+from autograder.checks.cases import Call, close, fact, sentence
 from autograder.checks.check import check
 
 PRICES = "10-ex4-cheapest"
@@ -29,7 +29,7 @@ def _least(freed, costs, layers, needed):
 class Chosen:
     """What cheapest returned."""
 
-    form: str = complaint()
+    form: str = sentence()
     cost: Any = fact("the cost of the choice")
 
 
@@ -110,7 +110,7 @@ def _greedy(freed, costs, layers, needed):
 class Example:
     """What greedy_loses returned."""
 
-    form: str = complaint()
+    form: str = sentence()
 
 
 def _found(greedy_loses, cheapest):

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from autograder.checks import inputs
-from autograder.checks.cases import Call, close, complaint, fact
+from autograder.checks.cases import Call, close, fact, sentence
 from autograder.checks.check import check
 
 from .layers import Counted
@@ -40,13 +40,13 @@ FUNCTIONS: dict[str, Callable] = {
 class Kept:
     """What saved_bytes returned, and what backward through the output gives."""
 
-    form: str = complaint()
+    form: str = sentence()
     count: Any = fact("the number of bytes")
     calls: Any = fact("the number of calls of the function")
     outputs: Any = fact("the output")
     reached: Any = fact("whether backward through the output reaches the inputs")
     gradients: Any = fact("the gradient of input {} after a backward through the output")
-    order: str = complaint()
+    order: str = sentence()
 
 
 def _call(saved_bytes: Any, name: str, sizes: list[int], ignore: str, seed: int, again: bool = False) -> Kept:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checks.cases import Call, clue, complaint
+from autograder.checks.cases import Call, clue, sentence
 from autograder.checks.check import check
 
 from .schedules import (
@@ -31,10 +31,10 @@ TIMES = [(1.0, 1.0), (1.0, 2.0), (3.0, 1.0)]
 class Judged:
     """What is wrong with a schedule, "" where nothing is."""
 
-    incomplete: str = complaint()
-    mixed: str = complaint()
-    alive: str = complaint()
-    slow: str = complaint()
+    incomplete: str = sentence()
+    mixed: str = sentence()
+    alive: str = sentence()
+    slow: str = sentence()
     schedule: Any = clue()
 
 

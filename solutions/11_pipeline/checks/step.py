@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checks.cases import ANYTHING, Case, at_most, close, complaint, fact
+from autograder.checks.cases import ANYTHING, Case, at_most, close, fact, sentence
 from autograder.checks.check import check
 
 from .schedules import delayed, gpipe, one_f_one_b, peaks_of, random_schedule
@@ -25,8 +25,8 @@ class Step:
 
     entries: Any = fact("the list of entries that run")
     loss: Any = fact("what pipeline_step returns")
-    missing: str = complaint()
-    swapped: str = complaint()
+    missing: str = sentence()
+    swapped: str = sentence()
     gradients: Any = fact("the gradient of {}")
     peak: Any = fact("the largest number of micro-batches whose activations are kept")
     left: Any = fact("after the step, the number of micro-batches whose activations are kept")

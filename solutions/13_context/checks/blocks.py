@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checks.cases import Call, close, complaint, fact
+from autograder.checks.cases import Call, close, fact, sentence
 from autograder.checks.check import check
 
 BLOCKS = "13-ex1-blocks"
@@ -26,7 +26,7 @@ def finite(value: Any) -> Any:
 class Part:
     """What `attend` or `merge` returns."""
 
-    form: str = complaint()
+    form: str = sentence()
     out: Any = fact("out", seen=finite)
     empty: Any = fact("the list that says where lse is −∞")
     lse: Any = fact("lse (0 stands for −∞)", seen=finite)
@@ -50,7 +50,7 @@ def no_overflow(**arrays: Any) -> str:
 
 
 def _seen_finite(found: Any, *_: Any) -> Part:
-    """These facts, with a complaint where one is nan or infinite."""
+    """These facts, with a sentence where one is nan or infinite."""
     part = seen(found)
     return part if part.form else replace(part, form=no_overflow(out=part.out, lse=found[1].detach()))
 

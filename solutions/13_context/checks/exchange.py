@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.cases import Case, close, fact, sentence
 from autograder.checks.check import check
 
 from .blocks import ERROR
@@ -24,7 +24,7 @@ EXCHANGE = "13-ex5-exchange"
 class Exchanged:
     """What an exchange gives a rank, forward and back."""
 
-    shape: str = complaint()
+    shape: str = sentence()
     result: Any = fact("the result")
     gradient: Any = fact("the gradient of x")
 
@@ -93,7 +93,7 @@ def parts_go_to_their_ranks(Exchange, *, rng):
 class Attended:
     """What `ulysses_attention` gives a rank."""
 
-    missing: str = complaint()
+    missing: str = sentence()
     out: Any = fact("out")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checks.cases import Call, close, clue, complaint
+from autograder.checks.cases import Call, close, clue, sentence
 from autograder.checks.check import check
 
 LAYOUTS = "13-ex2-layouts"
@@ -132,9 +132,9 @@ def the_busiest_rank_sets_the_time(idle_fraction, *, rng):
 class Dealt:
     """What is wrong with how documents were dealt out, "" where nothing is."""
 
-    lost: str = complaint()
-    runs: str = complaint()
-    idle: str = complaint()
+    lost: str = sentence()
+    runs: str = sentence()
+    idle: str = sentence()
     shards: Any = clue()
 
 

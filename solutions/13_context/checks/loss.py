@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checks.cases import Call, Case, close, complaint, fact
+from autograder.checks.cases import Call, Case, close, fact, sentence
 from autograder.checks.check import check
 
 from .blocks import ERROR
@@ -38,7 +38,7 @@ def targets_are_the_next_tokens(cut_batch, *, rng):
 class Loss:
     """What `sequence_loss` gives a rank."""
 
-    form: str = complaint()
+    form: str = sentence()
     loss: Any = fact("the loss")
     gradient: Any = fact("the gradient of the logits")
     apart: Any = fact("the difference between its loss and the others'")

@@ -12,7 +12,7 @@ import torch
 from torch.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autograder.checks.cases import Case, at_most, close, complaint, fact
+from autograder.checks.cases import Case, at_most, close, fact, sentence
 from autograder.checks.check import check
 from autograder.checks.instruments.memory import LiveBytes
 
@@ -74,7 +74,7 @@ def uneven(rng: np.random.Generator, n: int) -> dict[str, Sequence]:
 class Attended:
     """What `ring_forward` returns on a rank."""
 
-    form: str = complaint()
+    form: str = sentence()
     out: Any = fact("out", seen=finite)
     lse: Any = fact("lse", seen=finite)
 
@@ -244,7 +244,7 @@ def no_rank_holds_all_blocks(ring_forward, *, rng):
 class Gradients:
     """What `ring_backward` returns on a rank."""
 
-    form: str = complaint()
+    form: str = sentence()
     dq: Any = fact("dq", seen=finite)
     dk: Any = fact("dk", seen=finite)
     dv: Any = fact("dv", seen=finite)
@@ -262,7 +262,7 @@ def _backward(
 
 
 def _without_overflow(of_ranks: list[Gradients]) -> list[Gradients]:
-    """The facts, with a complaint where one is nan or infinite."""
+    """The facts, with a sentence where one is nan or infinite."""
     return [one if one.form else replace(one, form=no_overflow(dq=one.dq, dk=one.dk, dv=one.dv)) for one in of_ranks]
 
 

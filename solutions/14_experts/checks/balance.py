@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.cases import Case, close, fact, sentence
 from autograder.checks.check import check
 
 from .routing import softmax
@@ -24,9 +24,9 @@ class Balanced:
 
     loss: Any = fact("the mean of the ranks' results")
     gradient: Any = fact("the gradient of the probabilities, scaled to the right mean of the results,")
-    nan: str = complaint()
+    nan: str = sentence()
     bias: Any = fact("the new bias")
-    changed: str = complaint()
+    changed: str = sentence()
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def nudge_returns_a_new_bias(nudge, *, rng):
 class Even:
     """What nudge makes of even counts."""
 
-    idle: str = complaint()
+    idle: str = sentence()
     bias: Any = fact("the new bias")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checks.cases import Case, at_most, close, complaint, fact
+from autograder.checks.cases import Case, at_most, close, fact, sentence
 from autograder.checks.check import check
 from autograder.checks.inputs import eighths
 
@@ -88,7 +88,7 @@ def local_gradients_are_divided(average_gradients, *, rng):
 class Missing:
     """What becomes of gradients that some ranks lack. ratio: to a shared gradient that was 1 on all ranks."""
 
-    idle: str = complaint()
+    idle: str = sentence()
     ratio: Any = fact("the gradient that rank 0 lacked, over one that is 1 on all ranks,")
     local: Any = fact("the local gradient that there was not")
 

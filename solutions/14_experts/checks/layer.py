@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.cases import Case, close, fact, sentence
 from autograder.checks.check import check
 from autograder.checks.inputs import seed
 
@@ -112,7 +112,7 @@ class Passed:
     y: Any = fact("y")
     probabilities: Any = fact("the table of probabilities")
     chosen: Any = fact("the table of chosen experts")
-    missing: str = complaint()
+    missing: str = sentence()
     gradients: Any = fact("the gradient of {}")
     calls: Any = fact("the list of each expert's calls, by their rows,")
 
@@ -257,7 +257,7 @@ def _expect_exchanges(layer: Layer) -> Callable:
 class Registered:
     """What a new layer has registered."""
 
-    lacks: str = complaint()
+    lacks: str = sentence()
     bias: Any = fact("the bias of a new layer")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checks.cases import Call, at_most, complaint, fact
+from autograder.checks.cases import Call, at_most, fact, sentence
 from autograder.checks.check import check
 
 REPLICAS = "14-ex7-replicas"
@@ -20,7 +20,7 @@ Problem = tuple[list[float], int, int]
 class Plans:
     """What the plans of many problems have in common."""
 
-    fault: str = complaint()
+    fault: str = sentence()
     excess: Any = fact("the mean excess of the busiest GPU over the mean load, in percent of that of the greedy rules,")
 
 

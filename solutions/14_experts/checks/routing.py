@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checks.cases import Call, close, complaint, fact
+from autograder.checks.cases import Call, close, fact, sentence
 from autograder.checks.check import check
 
 ROUTE, PLAN = "14-ex1-route", "14-ex2-plan"
@@ -112,7 +112,7 @@ class Planned:
 
     order: Any = fact("the order")
     counts: Any = fact("the list of counts")
-    cut: str = complaint()
+    cut: str = sentence()
 
 
 def places(chosen: np.ndarray, experts: int, most: int | None) -> list[list[int]]:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checks.cases import Case, close, complaint, fact
+from autograder.checks.cases import Case, close, fact, sentence
 from autograder.checks.check import check
 from autograder.checks.inputs import eighths
 from ranks.ledger import Ledger
@@ -84,7 +84,7 @@ class Finished:
     ratio: Any = fact("the returned norm, divided by the length of the gradients that the ranks hold,")
     grads: Any = fact("the gradient of parameter {}")
     direction: Any = fact("the gradient of parameter {}, with all that the rank holds scaled to length 1,")
-    kinds: str = complaint()
+    kinds: str = sentence()
 
 
 def _groups(rank: int, tp: int, dp: int) -> list[Any]:
@@ -194,7 +194,7 @@ class Clipped:
 
     norm: Any = fact("the norm returned with a bound, divided by that without,")
     scale: Any = fact("the factor of the gradients with a bound against those without")
-    bent: str = complaint()
+    bent: str = sentence()
 
 
 def _clip(rank: int, world_size: int, function: Any, mesh: Mesh, factor: float) -> Clipped:

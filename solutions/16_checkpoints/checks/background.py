@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checks.cases import Case, complaint, fact
+from autograder.checks.cases import Case, fact, sentence
 from autograder.checks.check import check
 from autograder.checks.instruments.calls import calls_on_default_group
 from autograder.checks.instruments.filesystem import watch
@@ -30,9 +30,9 @@ ASYNC = "16-ex6-async"
 class Saves:
     """A save and a wait, then two saves of which the first is held back; what the folders hold, on rank 0."""
 
-    waited: str = complaint()
-    blocked: str = complaint()
-    piled: str = complaint()
+    waited: str = sentence()
+    blocked: str = sentence()
+    piled: str = sentence()
     first: Any = fact("{} in the checkpoint that was held back", "the state changes after save has returned")
     second: Any = fact("{} in the next checkpoint", "the state changes after save has returned")
 
@@ -137,7 +137,7 @@ def tensors_are_copied(AsyncSaver: Any, *, rng: np.random.Generator) -> Iterator
 class Group:
     """A save and a wait, without another thread that sends."""
 
-    raised: str = complaint()
+    raised: str = sentence()
     default: Any = fact(
         "the number of calls on the default group during a save", "the saver has a group of its own", bool
     )

@@ -18,7 +18,7 @@ def logged(folder: Path, rank: int, *subjects: Any) -> Log:
     return log
 
 
-def sentence(expect: Callable, *args: Any) -> str:
+def what_it_says(expect: Callable, *args: Any) -> str:
     """What an expectation below says that is wrong, or ""."""
     try:
         expect(*args)

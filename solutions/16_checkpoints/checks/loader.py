@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from autograder.checks import inputs
-from autograder.checks.cases import Call, at_most, complaint, fact
+from autograder.checks.cases import Call, at_most, fact, sentence
 from autograder.checks.check import check
 
 LOADER = "16-ex7-loader"
@@ -29,9 +29,9 @@ class Dealt:
     """What the loaders dealt in each step, rank by rank, and what became of their states."""
 
     samples: Any = fact("the ranks' samples in step {}")
-    equal: str = complaint()
+    equal: str = sentence()
     long: Any = fact("the number of characters of a state as JSON", seen=lambda count: count > 200)
-    changed: str = complaint()
+    changed: str = sentence()
 
 
 def _deal(loader_class: Any, samples: int, batch: int, seed: int, legs: Legs, other: int) -> Dealt:

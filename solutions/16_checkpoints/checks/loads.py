@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from autograder.checks.cases import Call, Case, at_most, complaint, fact
+from autograder.checks.cases import Call, Case, at_most, fact, sentence
 from autograder.checks.check import check
 from autograder.checks.instruments.calls import objects_sent
 
@@ -121,7 +121,7 @@ def files_are_compared_with_the_manifest(read_manifest: Any, *, rng: np.random.G
 class Loaded:
     """One rank's load."""
 
-    raised: str = complaint()
+    raised: str = sentence()
     state: Any = fact("the state's {}")
     manifest: Any = fact("the manifest that load_sharded returns")
     sent: Any = fact("the largest object that is sent, in bytes", "tensors need not be sent", lambda n: n > BOOKKEEPING)
@@ -162,7 +162,7 @@ def tensors_are_read_and_not_sent(load_sharded: Any, *, rng: np.random.Generator
 class Refused:
     """A load that must fail on every rank."""
 
-    wrong: str = complaint()
+    wrong: str = sentence()
 
 
 def _refuse(rank: int, world_size: int, load_sharded: Any, paths: list[Path], mentions: tuple[str, ...]) -> Refused:

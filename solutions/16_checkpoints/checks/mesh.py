@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checks.cases import Call, complaint, fact
+from autograder.checks.cases import Call, fact, sentence
 from autograder.checks.check import check
 
 from .format import Saved, scratch, spoil, write_checkpoint
@@ -143,7 +143,7 @@ STAGES: list[dict] = [{"pp": 0}, {"pp": 1}, {"pp": 1}]
 class Loaded:
     """What a rank loads: name → [shape, [dtype, bytes in hex]]."""
 
-    raised: str = complaint()
+    raised: str = sentence()
     tensors: Any = fact("{} of what load_resharded returns")
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from autograder.checks.cases import Case, at_most, complaint, fact
+from autograder.checks.cases import Case, at_most, fact, sentence
 from autograder.checks.check import check
 from autograder.checks.instruments.calls import calls_on_default_group, objects_sent
 from autograder.checks.instruments.filesystem import Event, Log, id_of, read_log, watch
 
-from .durability import expect_durable, logged, sentence
+from .durability import expect_durable, logged, what_it_says
 from .format import (
     BOOKKEEPING,
     Saved,
@@ -39,7 +39,7 @@ SAVE = "16-ex2-save"
 class Save:
     """One rank's save. checkpoint, root and durable are seen from outside, on rank 0."""
 
-    raised: str = complaint()
+    raised: str = sentence()
     path: Any = fact("what save_sharded returns, as its last name")
     there: Any = fact("whether the checkpoint is there when save_sharded returns:")
     wrote: Any = fact("the number of bytes written by save_sharded", seen=lambda count: count > BOOKKEEPING)
@@ -47,7 +47,7 @@ class Save:
     default: Any = fact("the number of calls on the default group", "all messages go over the group", bool)
     checkpoint: Any = fact("{} in the checkpoint")
     root: Any = fact("the list of what is in root")
-    durable: str = complaint()
+    durable: str = sentence()
 
 
 def _save(
@@ -101,7 +101,7 @@ def _case(
 
     def sees(found: list[Save]) -> list[Save]:
         path, events = folder / "files" / saved.name, read_log(folder / "log")
-        durable = sentence(expect_durable, "", events, path, "save_sharded") if path.is_dir() else ""
+        durable = what_it_says(expect_durable, "", events, path, "save_sharded") if path.is_dir() else ""
         if any(e.kind in ("create", "make") and saved.name in Path(e.path).parts for e in events):
             durable = f"save_sharded wrote into {saved.name} itself: nothing may have this name before the rename"
         root = sorted(entry.name for entry in path.parent.iterdir())
@@ -158,7 +158,7 @@ class Commit:
     """What `commit` left of a folder of shards, seen from outside."""
 
     checkpoint: Any = fact("{} in the checkpoint")
-    durable: str = complaint()
+    durable: str = sentence()
 
 
 def _commit(rank: int, world_size: int, folder: Path, commit: Any, manifest: dict) -> Commit:
@@ -182,7 +182,7 @@ def commits_durably_by_one_rename(commit: Any, save_sharded: Any, *, rng: np.ran
     def sees(found: list[Commit]) -> list[Commit]:
         events = read_log(folder / "log")  # of the shards, which were written and fsynced before it began:
         events = [*(Event(0, "fsynced", id=id_of(events, file)) for file in final.glob("shard_*.bin")), *events]
-        durable = sentence(expect_durable, "", events, final, "commit") if final.is_dir() else ""
+        durable = what_it_says(expect_durable, "", events, final, "commit") if final.is_dir() else ""
         return [Commit(contents(final), durable)]
 
     expect = [Commit(contents_of(saved), "")]
@@ -211,7 +211,7 @@ UNCOMMITTED: Faults = [
 class Failing:
     """A save that must fail on every rank, or one after those; root: from outside, on rank 0."""
 
-    wrong: str = complaint()
+    wrong: str = sentence()
     root: Any = fact("what root holds under names of checkpoints, as {}")
     when: str = ""
 

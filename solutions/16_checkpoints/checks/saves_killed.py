@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from autograder.checks.cases import Case, complaint, fact
+from autograder.checks.cases import Case, fact, sentence
 from autograder.checks.check import check
 from autograder.checks.expect import fail
 from autograder.checks.instruments.filesystem import watch
@@ -41,7 +41,7 @@ GRACE = 5.0
 class Again:
     """What a save by one rank raised, over the first copy that it could not deal with, and what it left."""
 
-    raised: str = complaint()
+    raised: str = sentence()
     left: Any = fact("what is in root after another save:", "what killed saves left is cleared away")
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checks.cases import Call, Case, complaint, fact
+from autograder.checks.cases import Call, Case, fact, sentence
 from autograder.checks.check import check
 from autograder.checks.instruments.filesystem import read_log
 
-from .durability import expect_synced, logged, sentence
+from .durability import expect_synced, logged, what_it_says
 from .format import Saved, draw, manifest_of, scratch, spoil, write_checkpoint
 from .states import plain, plain_of, refused, state_of, told
 
@@ -27,7 +27,7 @@ class Shard:
 
     entry: Any = fact("write_shard's entry")
     files: Any = fact("the bytes of the file {}")
-    raised: str = complaint()
+    raised: str = sentence()
     read: Any = fact("{} of what read_shard returns")
 
 
@@ -94,7 +94,7 @@ class Durable:
 
     data: Any = fact("what is in the file after write_durably")
     digest: Any = fact("what write_durably returns")
-    synced: str = complaint()
+    synced: str = sentence()
 
 
 def _durably(rank: int, world_size: int, folder: Path, write_durably: Any, data: bytes) -> Durable:
@@ -115,7 +115,7 @@ def files_are_durable(write_durably: Any, *, rng: np.random.Generator) -> Iterat
 
     def sees(found: list[Durable]) -> list[Durable]:
         events = read_log(folder / "log")
-        found[0].synced = sentence(expect_synced, "", events, "durably", target, "write_durably")
+        found[0].synced = what_it_says(expect_synced, "", events, "durably", target, "write_durably")
         return found
 
     expect = [Durable(data, hashlib.sha256(data).hexdigest(), "")]

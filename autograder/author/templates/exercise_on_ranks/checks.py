@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checks.cases import ANYTHING, Case, close, complaint, fact
+from autograder.checks.cases import ANYTHING, Case, close, fact, sentence
 from autograder.checks.check import check
 from autograder.checks.inputs import eighths
 from ranks import Ledger
@@ -24,7 +24,7 @@ class Outcome:
     """What one rank returned, and what became of its own tensor."""
 
     mean: Any = fact("the mean")
-    changed: str = complaint()
+    changed: str = sentence()
 
 
 def _drive(rank: int, world_size: int, function: Any, inputs: list[np.ndarray]) -> Outcome:
