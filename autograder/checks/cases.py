@@ -13,7 +13,7 @@ A check yields cases. Each says what is run and what is expected; all else is do
 whose fields carry their words, `shard: Any = fact("the reduced gradient")`, or a list of such, one for each moment.
 What `expect` does not mention is not compared. `sends` is what each rank has to call, in order. Cases in a row on
 equally many ranks share a launch. The first fact that differs fails the check: its words, the moment, the rank, what
-came and what was expected make the sentence; its values on all ranks, and the facts that are a `clue`, the evidence.
+came and what was expected make the sentence; its values on all ranks, and the facts with `evidence()`, the evidence.
 What is yes or no is a `sentence` itself, or "". `Call(function, *args, gives=…)` needs no driver. A
 check that none of this fits compares by itself, and yields nothing.
 """
@@ -80,9 +80,9 @@ def sentence() -> Any:
     return fact("")
 
 
-def clue() -> Any:
+def evidence() -> Any:
     """A field that is not compared: it goes along in the evidence, where the facts alone do not tell mistakes apart."""
-    return field(default=ANYTHING, metadata={"clue": True})
+    return field(default=ANYTHING, metadata={"evidence": True})
 
 
 @dataclass(frozen=True)
@@ -401,7 +401,7 @@ def _unreadable(case: Any, text: str) -> None:
 def _judge_fact(case: Any, name: str, moment: int, now: list[Any], wanted: list[Any]) -> None:
     """One field of the facts of one moment, on each rank."""
     about = next(one for one in fields(now[0]) if one.name == name).metadata
-    clues = [[_plain(getattr(got, c.name)) for got in now] for c in fields(now[0]) if c.metadata.get("clue")]
+    besides = [[_plain(getattr(got, c.name)) for got in now] for c in fields(now[0]) if c.metadata.get("evidence")]
     for rank, (got, want) in enumerate((getattr(a, name), getattr(b, name)) for a, b in zip(now, wanted, strict=True)):
         if want is ANYTHING:
             continue
@@ -417,7 +417,7 @@ def _judge_fact(case: Any, name: str, moment: int, now: list[Any], wanted: list[
         except CheckFailed as error:
             seen = _dtypes if isinstance(error.got, _WrongDtype) else about["seen"]
             values = [_plain(seen(getattr(one, name))) for one in now]
-            raise CheckFailed(error.failure.message, case.name, [name, moment, values, *clues]) from None
+            raise CheckFailed(error.failure.message, case.name, [name, moment, values, *besides]) from None
 
 
 class _WrongDtype(str):

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.profiler import record_function
 
 from autograder.checks import cases, check, module, stage
-from autograder.checks.cases import Call, Case, CaseError, at_most, close, clue, fact, refused, sentence
+from autograder.checks.cases import Call, Case, CaseError, at_most, close, evidence, fact, refused, sentence
 from autograder.checks.expect import CheckFailed
 from ranks import processes
 
@@ -31,7 +31,7 @@ class Seen:
     slope: Any = fact("the gradient of x")
     items: Any = fact("item {}")
     wrong: str = sentence()
-    besides: Any = clue()
+    besides: Any = evidence()
 
 
 @dataclass

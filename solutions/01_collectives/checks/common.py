@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checks.cases import Case, close, clue, fact, sentence
+from autograder.checks.cases import Case, close, evidence, fact, sentence
 from autograder.checks.expect import CheckFailed, count_of_ranks, fail
 from autograder.checks.replay import Recording, Sent, expect_same_alone, run_recorded
 from autograder.checks.stage import apart
@@ -30,7 +30,7 @@ class Held:
     missing: str = sentence()
     result: Any = fact("the result")
     kept: str = sentence()
-    returned: Any = clue()
+    returned: Any = evidence()
 
 
 def case_of(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from autograder.checks.cases import Call, clue, fact
+from autograder.checks.cases import Call, evidence, fact
 from autograder.checks.check import check
 from autograder.checks.stage import Oracle
 
@@ -23,9 +23,9 @@ class Diagnosed:
     """What diagnose returned, and which experiments it made: that tells mistakes apart."""
 
     said: Any = fact("the diagnosis")
-    long: bool = clue()  # some message was so long that its start-up did not matter
-    crowded: bool = clue()  # once, more than half of the nodes sent
-    alone: int = clue()  # so many nodes sent alone, up to two
+    long: bool = evidence()  # some message was so long that its start-up did not matter
+    crowded: bool = evidence()  # once, more than half of the nodes sent
+    alone: int = evidence()  # so many nodes sent alone, up to two
 
 
 class _Cluster:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from random import Random
 from typing import Any
 
-from autograder.checks.cases import Call, close, clue, fact
+from autograder.checks.cases import Call, close, evidence, fact
 from autograder.checks.check import check
 from autograder.checks.stage import Oracle
 
@@ -25,9 +25,9 @@ class Blamed:
     """What what_is_slow returned, and which experiments it made: that tells mistakes apart."""
 
     said: Any = fact("the slow part")
-    bare: bool = clue()  # gradients in one piece took longer than what hid them
-    pieces: bool = clue()  # so did start-ups of short pieces, which took longer than the bytes
-    computing: bool = clue()  # there were so many tokens that nearly all of the step was computation
+    bare: bool = evidence()  # gradients in one piece took longer than what hid them
+    pieces: bool = evidence()  # so did start-ups of short pieces, which took longer than the bytes
+    computing: bool = evidence()  # there were so many tokens that nearly all of the step was computation
 
 
 class _Job:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checks.cases import Call, clue, fact
+from autograder.checks.cases import Call, evidence, fact
 from autograder.checks.check import check
 from autograder.checks.expect import fail
 
@@ -27,7 +27,7 @@ class Clipped:
     m: Any = fact("the new m, all layers")
     v: Any = fact("the new v, all layers")
     weights: Any = fact("the new weights, all layers")
-    all: Any = clue()
+    all: Any = evidence()
 
 
 def _clipped(result: Any, *_: Any) -> Clipped:

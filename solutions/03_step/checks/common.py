@@ -12,7 +12,7 @@ import torch
 from torch.optim.adam import adam as torch_adam
 from torch.optim.swa_utils import get_ema_avg_fn
 
-from autograder.checks.cases import Call, close, clue, fact
+from autograder.checks.cases import Call, close, evidence, fact
 from autograder.checks.expect import as_array, fail
 
 #: Two float64 sums of K terms differ by at most about 2·K·2⁻⁵³ times the sum of magnitudes. Here K ≤ 500 and
@@ -86,7 +86,7 @@ class Parts:
     v: Any = fact("the new v (entries 3*d to 4*d)")
     weights: Any = fact("the new weights (entries 0*d to 1*d)")
     ema: Any = fact("the new EMA weights (entries 1*d to 2*d)")
-    whole: Any = clue()
+    whole: Any = evidence()
 
 
 def step_call(step: Callable, xs: Any, ys: Any, *more: Any, expected: list[np.ndarray], name: str) -> Call:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checks.cases import Call, close, clue, fact
+from autograder.checks.cases import Call, close, evidence, fact
 from autograder.checks.check import check
 from autograder.checks.expect import as_array, fail
 
@@ -136,7 +136,7 @@ class Updated:
     m: Any = fact("the new m")
     v: Any = fact("the new v")
     w: Any = fact("the new w", "it should be w - lr * m_hat / (sqrt(v_hat) + eps)")
-    all: Any = clue()
+    all: Any = evidence()
 
 
 @dataclass

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checks.cases import Call, clue, sentence
+from autograder.checks.cases import Call, evidence, sentence
 from autograder.checks.check import check
 from autograder.checks.expect import shown
 
@@ -66,7 +66,7 @@ class Verdicts:
     """What the student's test says of all steps, in the order of `EVERY` and `PROBES`."""
 
     wrong: list[str] = sentence()
-    said: list[str] = clue()
+    said: list[str] = evidence()
 
 
 def _say(step_is_right: Callable, steps: list[Callable]) -> list:

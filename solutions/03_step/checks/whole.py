@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checks.cases import Call, close, clue, sentence
+from autograder.checks.cases import Call, close, evidence, sentence
 from autograder.checks.check import check
 
 from .common import (
@@ -30,7 +30,7 @@ class Averaged:
     """Whether some part of the result averages the old EMA weights and another part."""
 
     fits: str = sentence()
-    whole: Any = clue()
+    whole: Any = evidence()
 
 
 def _sees_parts(expected: list[np.ndarray]) -> Callable:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from autograder.checks.cases import Call, clue, fact
+from autograder.checks.cases import Call, evidence, fact
 from autograder.checks.check import check
 from autograder.checks.expect import fail
 from autograder.checks.stage import Oracle, call_inside
@@ -21,10 +21,10 @@ class Found:
     """What find_divisor returned, and what it tried: that tells mistakes apart."""
 
     said: Any = fact("the fault that was found")
-    ranks: bool = clue()  # there were several ranks
-    micro_batches: bool = clue()  # there were several micro-batches on a rank
-    parallel: bool = clue()  # there were several GPUs per rank
-    masked: bool = clue()  # an item was masked
+    ranks: bool = evidence()  # there were several ranks
+    micro_batches: bool = evidence()  # there were several micro-batches on a rank
+    parallel: bool = evidence()  # there were several GPUs per rank
+    masked: bool = evidence()  # an item was masked
 
 
 def _mean(items: list) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.checks.cases import Case, close, clue, fact, sentence
+from autograder.checks.cases import Case, close, evidence, fact, sentence
 from autograder.checks.check import check
 
 EVALUATE, NOISE = "04-ex4-evaluate", "04-ex5-noise-scale"
@@ -28,7 +28,7 @@ class Evaluated:
     repeated: str = sentence()
     uneven: str = sentence()
     strange: str = sentence()
-    asked: list = clue()
+    asked: list = evidence()
 
 
 def _evaluate(rank: int, world_size: int, evaluate: Any, values: np.ndarray) -> Evaluated:

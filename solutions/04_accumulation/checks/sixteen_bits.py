@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checks.cases import Call, at_most, close, clue, fact
+from autograder.checks.cases import Call, at_most, close, evidence, fact
 from autograder.checks.check import check
 
 MAIN = "04-ex3-main-gradients"
@@ -80,7 +80,7 @@ class Main:
     dtypes: Any = fact("the list of the gradients' dtypes")
     left: int = fact("the number of parameters with a .grad afterwards")
     alive: Any = fact("the number of micro-batches whose .grad are alive", "add each up before the next backward")
-    carried: int = clue()
+    carried: int = evidence()
     shares: Any = fact("the gradient of parameter {}, scaled so that all gradients together have length 1,")
 
 

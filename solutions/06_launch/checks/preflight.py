@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checks.cases import Call, at_most, clue, fact
+from autograder.checks.cases import Call, at_most, evidence, fact
 from autograder.checks.check import check
 from autograder.checks.stage import Oracle
 
@@ -23,8 +23,8 @@ class Found:
 
     nodes: Any = fact("the list of slow nodes")
     rounds: Any = fact("the number of rounds")
-    alone: bool = clue()  # some node was tested in a group of its own
-    kinds: int = clue()  # how many sizes of groups there were, up to 3
+    alone: bool = evidence()  # some node was tested in a group of its own
+    kinds: int = evidence()  # how many sizes of groups there were, up to 3
 
 
 class _Cluster:

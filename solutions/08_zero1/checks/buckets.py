@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from autograder.checks.cases import Call, Case, at_most, close, clue, fact
+from autograder.checks.cases import Call, Case, at_most, close, evidence, fact
 from autograder.checks.check import check
 from autograder.checks.expect import ceil_div, collective
 from autograder.checks.inputs import eighths
@@ -174,7 +174,7 @@ class Metered:
     )
     peak: int = fact("the number of bytes alive at the peak", seen=lambda nbytes: nbytes // SLACK)
     shards: list[Any] = fact("the length of the shard of bucket {}, where it is not all zeros,")
-    kept: list[Any] = clue()  # most buffers or gradients still there at the end of backward are another mistake
+    kept: list[Any] = evidence()  # most buffers or gradients still there at the end of backward are another mistake
 
 
 def _meter(rank: int, world_size: int, reducer_class: Any, numels: list[list[int]], most: int) -> Metered:

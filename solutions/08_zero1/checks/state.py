@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checks.cases import ANYTHING, Case, close, clue, fact, sentence
+from autograder.checks.cases import ANYTHING, Case, close, evidence, fact, sentence
 from autograder.checks.check import check
 
 from .training import (
@@ -133,7 +133,7 @@ class Restored:
     changed: str = sentence()
     parameters: Any = fact("the flat vector of the parameters at the end")
     moved: bool = fact("whether the steps after loading moved the parameters")
-    ends: Any = clue()
+    ends: Any = evidence()
 
 
 def _restore(rank: int, world_size: int, optimizer_class: Any, run: Run, when: int, others: int) -> Restored:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checks.cases import Call, clue, sentence
+from autograder.checks.cases import Call, evidence, sentence
 from autograder.checks.check import check
 
 from .schedules import (
@@ -35,7 +35,7 @@ class Judged:
     mixed: str = sentence()
     alive: str = sentence()
     slow: str = sentence()
-    schedule: Any = clue()
+    schedule: Any = evidence()
 
 
 FINE = Judged("", "", "", "")
@@ -85,9 +85,9 @@ def judge(
         if odd := [entry for row in rows for entry in row if len(entry) != (3 if chunks else 2)]:
             return Judged(f"the entry {odd[0]} should have {3 if chunks else 2} parts", "", "", "", rows)
         rows = [[(*entry, 0)[:3] for entry in row] for row in rows]
-        evidence = as_evidence(rows)
+        schedule = as_evidence(rows)
         if text := _incomplete(rows, kinds, micro_batches, chunks):
-            return Judged(text, "", "", "", evidence)
+            return Judged(text, "", "", "", schedule)
         mixed = [s for s, row in enumerate(rows) if "BF" in "".join(kind for kind, *_ in row)] if forwards_first else []
         high = [(s, k, most) for s, (k, most) in enumerate(zip(peaks_of(rows), peaks or [], strict=False)) if k > most]
         return Judged(
@@ -95,7 +95,7 @@ def judge(
             f"stage {mixed[0]} runs a backward before its last forward" if mixed else "",
             "stage {} keeps {} activations alive, expected at most {}".format(*high[0]) if high else "",
             _slow(rows, bubble, makespan),
-            evidence,
+            schedule,
         )
 
     return sees

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.checks.cases import ANYTHING, Case, at_most, close, clue, fact
+from autograder.checks.cases import ANYTHING, Case, at_most, close, evidence, fact
 from autograder.checks.check import check
 from autograder.checks.expect import same
 
@@ -37,7 +37,7 @@ class Run:
     added: Any = fact(
         "the gradient of {} after sum_partial_gradients(), minus the sum of the ranks' partial gradients,"
     )
-    terms: Any = clue()
+    terms: Any = evidence()
 
 
 def _run(

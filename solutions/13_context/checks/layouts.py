@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.checks.cases import Call, close, clue, sentence
+from autograder.checks.cases import Call, close, evidence, sentence
 from autograder.checks.check import check
 
 LAYOUTS = "13-ex2-layouts"
@@ -135,7 +135,7 @@ class Dealt:
     lost: str = sentence()
     runs: str = sentence()
     idle: str = sentence()
-    shards: Any = clue()
+    shards: Any = evidence()
 
 
 def _deal(shard_documents: Callable, ends: torch.Tensor, n: int) -> list[list[int]]:
