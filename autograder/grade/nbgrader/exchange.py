@@ -52,7 +52,9 @@ class Collect(ExchangeCollect):
         self._owners: dict[str, set[int]] = {}
         super().init_src()
         found = {record["username"]: record for record in self.src_records}
-        self.src_records = [record for name, record in found.items() if name != _NOBODY and not self._is_torn(name)]
+        self.src_records = [
+            record for name, record in found.items() if name != _NOBODY and not self._has_several_owners(name)
+        ]
         for record in self.src_records:  # the newest by their names; from here on the time is that which counts
             with contextlib.suppress(OSError):
                 path = os.path.join(self.inbound_path, record["filename"])
@@ -86,7 +88,7 @@ class Collect(ExchangeCollect):
                 return f"it does not belong to the account {student}"
         return ""
 
-    def _is_torn(self, student: str) -> bool:
+    def _has_several_owners(self, student: str) -> bool:
         """Have several accounts handed in under a name that is not an account's? Nobody here knows whose it is."""
         owners = sorted(self._owners.get(student, set()))
         if _account(student) is not None or len(owners) < 2:
