@@ -103,14 +103,14 @@ class Submission:
 class ClassMarks:
     """A class: its folder, its students, the graded submissions, and those that are not graded yet (`waiting`).
 
-    strays: files that could be somebody's work and lie where nothing is graded. own: the course's own settings.
+    misplaced_files: what could be somebody's work and lies where nothing is graded. own: the course's own settings.
     """
 
     root: Path
     students: list[Student]
     submissions: list[Submission]
     waiting: list[tuple[str, str]]
-    strays: list[str] = field(default_factory=list)
+    misplaced_files: list[str] = field(default_factory=list)
     own: Settings = field(default_factory=Settings)
 
     @property
@@ -151,7 +151,7 @@ def read(course: Course, lessons: list[str] | None = None) -> ClassMarks:
         one.unreadable_time = submission_files.has_unreadable_time(course.root / "submitted" / one.student / one.lesson)
         one.late, one.penalty = delays[one.student, one.lesson], penalties[one.student, one.lesson]
     waiting = [job for job in jobs if job not in totals or job in unfinished]
-    return ClassMarks(course.root, _students(record, jobs), submissions, waiting, course.strays(), course.own)
+    return ClassMarks(course.root, _students(record, jobs), submissions, waiting, course.misplaced_files(), course.own)
 
 
 def without_names(course: Course, found: ClassMarks) -> ClassMarks:
@@ -175,7 +175,7 @@ def without_names(course: Course, found: ClassMarks) -> ClassMarks:
     # By number: the order of their logins would tell who is who.
     submissions.sort(key=lambda one: (one.lesson, natural(one.student)))
     own = replace(found.own, late=None)
-    return replace(found, students=[], submissions=submissions, waiting=[], strays=[], own=own)
+    return replace(found, students=[], submissions=submissions, waiting=[], misplaced_files=[], own=own)
 
 
 def _id(submitted: Any) -> str:

@@ -248,7 +248,7 @@ def _who(marks: list[tuple[str, str]]) -> list[str]:
 def look(found: ClassMarks, target: Path) -> list[dict]:
     """The submissions that a person should look at, each with the reasons and a link to its feedback page."""
     rows = [(one.lesson, one.student, _reasons(one)) for one in found.submissions]
-    rows += [("", stray, [f"Not graded: {EXPECTED}."]) for stray in found.strays]
+    rows += [("", file, [f"Not graded: {EXPECTED}."]) for file in found.misplaced_files]
     rows += [(lesson, student, [_why_waiting(student)]) for student, lesson in found.waiting]
     return [
         {"lesson": lesson, "student": student, "reasons": why, "link": link(found.root, target, student, lesson)}

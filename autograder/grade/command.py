@@ -56,8 +56,8 @@ def command(arguments: argparse.Namespace) -> int:
     if not course.jobs(arguments.lessons):
         where = folder_of(arguments) / "submitted" / "STUDENT" / "LESSON" / "LESSON.ipynb"
         print(f"Nothing to grade: put each notebook at {where} and run this again.")
-        if strays := course.strays():
-            print(f"There are {len(strays)} files in other places, such as {limits.printable(strays[0])}.")
+        if misplaced := course.misplaced_files():
+            print(f"There are {len(misplaced)} files in other places, such as {limits.printable(misplaced[0])}.")
         return 0
     gc.set_threshold(50_000, 20, 100)  # nbgrader makes millions of objects and few cycles
     problems = course.grade(arguments.lessons, arguments.force, **workers_of(arguments))

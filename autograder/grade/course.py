@@ -106,9 +106,9 @@ class Course:
         wanted = (job for job in self.jobs(lessons) if not self.only or job[0] in self.only)
         return [job for job in wanted if limits.is_students_name(job[0])]
 
-    def strays(self) -> list[str]:
+    def misplaced_files(self) -> list[str]:
         """Files below `submitted/` that could be somebody's work and are graded nowhere."""
-        return handed_in.strays(self.root, self.lessons())
+        return handed_in.misplaced_files(self.root, self.lessons())
 
     def grade(
         self,

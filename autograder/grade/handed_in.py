@@ -33,7 +33,7 @@ def folders(root: Path) -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def strays(root: Path, lessons: Collection[str]) -> list[str]:
+def misplaced_files(root: Path, lessons: Collection[str]) -> list[str]:
     """Files below `submitted/` that could be somebody's work and are graded nowhere, in order.
 
     They lie too high or too deep, or in a folder whose name is not a lesson's. Links are not followed.
@@ -89,8 +89,8 @@ def problems(root: Path, lessons: Collection[str]) -> Iterator[str]:
     for name, count in no_lessons.items():
         if count > MOST_NAMED:
             yield f"… and {count - MOST_NAMED:,} more folders in submitted/{printable(name)} are no lessons"
-    found = strays(root, lessons)
-    yield from (f"{printable(stray)} is not graded: {EXPECTED}" for stray in found[:MOST_NAMED])
+    found = misplaced_files(root, lessons)
+    yield from (f"{printable(file)} is not graded: {EXPECTED}" for file in found[:MOST_NAMED])
     if found[MOST_NAMED:]:
         yield f"… and {len(found) - MOST_NAMED} more files, which the report lists"
 

@@ -454,7 +454,7 @@ def test_every_file_that_could_be_work_is_graded_or_named(course, capsys):
     for place in (*places, *noise):
         (submitted / place).parent.mkdir(parents=True, exist_ok=True)
         (submitted / place).write_text(json.dumps(submission()))
-    assert course.course.strays() == sorted(f"submitted/{place}" for place in places)
+    assert course.course.misplaced_files() == sorted(f"submitted/{place}" for place in places)
     (submitted / "ada" / LESSON / f"{LESSON} (2).ipynb").write_text(json.dumps(submission()))
     assert not course.course.grade(solutions=False)
     said = capsys.readouterr().err
