@@ -165,7 +165,7 @@ class Term:
     def grade(self) -> str:
         """`grade`, and once more if the machine was too busy for a submission, as the grader asks for."""
         text = self.run("grade", self.lesson, "--jobs", str(self.jobs))
-        return self.run("grade", self.lesson, "--jobs", str(self.jobs)) if course.STARVED in text else text
+        return self.run("grade", self.lesson, "--jobs", str(self.jobs)) if course.RETRY_LATER in text else text
 
     def graded(self) -> int:
         """How many notebooks are graded."""

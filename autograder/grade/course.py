@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 
 #: Said of a submission that is not remembered as graded, and of the same one when `grade` has tried it once more.
-STARVED = (
+RETRY_LATER = (
     "it met a limit of time, also when it was tried alone, while other programs had the processors; the next `grade` "
     "tries it once more"
 )
-STARVED_AGAIN = (
+NOT_RETRIED = (
     "it met a limit of time again, while other programs had the processors; this result stays until the notebook "
     "changes, or until you run `autograder grade {1} --student {0} --force` on a quieter machine"
 )
@@ -235,7 +235,7 @@ class Course:
                 state = fingerprint
                 if executed is not None and _decided_by_others(executed):
                     again = before is not None and before.removeprefix(ONCE) == fingerprint
-                    why = STARVED_AGAIN.format(student, lesson) if again else STARVED
+                    why = NOT_RETRIED.format(student, lesson) if again else RETRY_LATER
                     bar.write(limits.printable(f"{student} {lesson}: {why}"), file=sys.stderr)
                     state = fingerprint if again else ONCE + fingerprint
                 # Saved with the next grade: if that is not written any more, this one is only graded once more.

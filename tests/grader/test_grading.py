@@ -22,7 +22,7 @@ from autograder.checks.expect import DIED, HANG, RAISED, WRONG, CheckFailed
 from autograder.desk import marks, report
 from autograder.grade import course as course_module
 from autograder.grade import example_class, jail, record
-from autograder.grade.course import STARVED, Course
+from autograder.grade.course import RETRY_LATER, Course
 from autograder.grade.jail import kernel
 from autograder.grade.running import pictures, workers
 from autograder.lesson import notebook
@@ -89,7 +89,9 @@ def test_a_second_run_grades_nothing_and_is_quick(example):
     status, out, err = grade("--example", *LESSONS)
     assert (status, out) == (0, example[1])
     again = set(re.findall(r"graded (student-\d+ \w+)", err))
-    assert again <= set(re.findall(rf"(student-\d+ \w+): {STARVED}", example[2])), "only what others kept from its time"
+    assert again <= set(re.findall(rf"(student-\d+ \w+): {RETRY_LATER}", example[2])), (
+        "only what others kept from its time"
+    )
     if not again:
         assert not re.search(r"[1-9]\d*%\|", err), "the bar says that it prepares, and never moves"
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
