@@ -65,7 +65,7 @@ def hand_in(root: Path, lesson: str, students: int) -> None:
     solution = notebook.read(lesson)
     released = nbformat.read(notebook.NOTEBOOKS / lesson / f"{lesson}.ipynb", as_version=4)
     kinds = itertools.cycle(range(6))
-    mistakes, others = itertools.cycle(wrong.of_lesson(lesson)), itertools.cycle(right.of_lesson(lesson))
+    mistakes, others = itertools.cycle(wrong.load_wrong(lesson)), itertools.cycle(right.load_right(lesson))
     for number, kind in zip(range(students), kinds, strict=False):
         paper = MAKE["Paper"](lesson, nbformat.from_dict(released), solution)
         paper.nb = nbformat.reads(nbformat.writes(released), as_version=4)
@@ -212,7 +212,7 @@ def measure(lessons: list[str]) -> None:
                     paper.write(*paper.answers)
                 if student == "mistakes":
                     for mistake in {
-                        one.cell: one for one in reversed(wrong.of_lesson(lesson))
+                        one.cell: one for one in reversed(wrong.load_wrong(lesson))
                     }.values():  # the first of each
                         paper.mistake(mistake.name)
                 points[student] = sum(map(paper.points, paper.tests))

@@ -215,11 +215,11 @@ class Term:
             MAKE["half_done"](*paper.answers[: len(paper.answers) // 2])(paper)
             return paper
         paper.write(*paper.answers)
-        if what == "another" and (others := right.of_lesson(self.lesson)):
+        if what == "another" and (others := right.load_right(self.lesson)):
             answer = self.draw.choice(others)
             paper.put(answer.cell, answer.source)
         elif what == "mistake":
-            paper.mistake(self.draw.choice(wrong.of_lesson(self.lesson)).name)
+            paper.mistake(self.draw.choice(wrong.load_wrong(self.lesson)).name)
         return paper
 
     def blank(self) -> Any:

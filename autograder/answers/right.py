@@ -28,7 +28,7 @@ from autograder.answers.answer import Answer
 from autograder.lesson import notebook
 
 
-def of_lesson(lesson: str) -> list[Answer]:
+def load_right(lesson: str) -> list[Answer]:
     """The right answers of a lesson, in the order in which they are written; none if there is no such file.
 
     ValueError, in one line with file and line, for a file that cannot be read.

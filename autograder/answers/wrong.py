@@ -56,7 +56,7 @@ class BadLineError(ValueError):
         self.line = line
 
 
-def of_lesson(lesson: str) -> list[Answer]:
+def load_wrong(lesson: str) -> list[Answer]:
     """The wrong answers of a lesson, in the order in which they are written; none if there is no such file.
 
     ValueError, in one line with file and line, for an entry that cannot be read or does not fit the solution.
@@ -67,11 +67,11 @@ def of_lesson(lesson: str) -> list[Answer]:
 
 def of_exercise(exercise: str) -> list[Answer]:
     """The wrong answers that replace the answer cell `exercise`."""
-    return [known for known in of_lesson(notebook.lesson_of(exercise)) if known.cell == exercise]
+    return [known for known in load_wrong(notebook.lesson_of(exercise)) if known.cell == exercise]
 
 
 def entries(lesson: str) -> list[Entry]:
-    """The entries of a lesson's `wrong.md`. ValueError as for `of_lesson`."""
+    """The entries of a lesson's `wrong.md`. ValueError as for `load_wrong`."""
     path = answer.folder(lesson) / "wrong.md"
     try:
         return parse(path.read_text(encoding="utf-8"))
@@ -192,7 +192,7 @@ def _source(lesson: str, entry: Entry) -> str:
         return "\n".join(entry.block) + "\n"
     if not entry.base:
         return changed(cells[entry.cell], entry.block, entry.start)
-    known = {base.name: base.source for base in right.of_lesson(lesson) if base.cell == entry.cell}
+    known = {base.name: base.source for base in right.load_right(lesson) if base.cell == entry.cell}
     if entry.base not in known:
         raise BadLineError(entry.line, f"right.py has no answer {entry.base} to {entry.cell}")
     return changed(known[entry.base], entry.block, entry.start)

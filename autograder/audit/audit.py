@@ -66,7 +66,7 @@ class Case:
 
     def answer(self) -> Answer | None:
         """The known answer; none for the solution and the unedited notebook."""
-        known = {"wrong": wrong.of_lesson, "right": right.of_lesson}.get(self.kind, lambda _: [])(self.lesson)
+        known = {"wrong": wrong.load_wrong, "right": right.load_right}.get(self.kind, lambda _: [])(self.lesson)
         return next((answer for answer in known if answer.name == self.name), None)
 
 
@@ -88,8 +88,8 @@ def cases(lesson: str) -> list[Case]:
     return [
         Case(lesson, "solution"),
         Case(lesson, "unedited"),
-        *(Case(lesson, "wrong", known.name) for known in wrong.of_lesson(lesson)),
-        *(Case(lesson, "right", known.name) for known in right.of_lesson(lesson)),
+        *(Case(lesson, "wrong", known.name) for known in wrong.load_wrong(lesson)),
+        *(Case(lesson, "right", known.name) for known in right.load_right(lesson)),
     ]
 
 
@@ -254,8 +254,8 @@ class Held:
 
     def __init__(self, lesson: str, batch: str):
         self.path = VERDICTS / lesson / f"{batch}.json"
-        fails = [(known.name, known.fails) for known in wrong.of_lesson(lesson) if known.cell == batch]
-        self.key = f"{keys.of_lesson(lesson, more=keys.AUDIT, verdicts=False)} {fails}"
+        fails = [(known.name, known.fails) for known in wrong.load_wrong(lesson) if known.cell == batch]
+        self.key = f"{keys.lesson_key(lesson, more=keys.AUDIT, verdicts=False)} {fails}"
         self.cases = self._read()
 
     def losses(self, case: Case, thorough: bool, jailed: bool = False) -> Losses | None:
@@ -400,7 +400,7 @@ def _write_record(lesson: str, new: dict[str, Losses]) -> None:
     before = path.read_text(encoding="utf-8") if path.is_file() else ""
     losses = {
         (known.cell, known.name): new.get(known.name, Losses(known.breaks, known.fails))
-        for known in wrong.of_lesson(lesson)
+        for known in wrong.load_wrong(lesson)
     }
     text = verdicts.text({name: one for name, one in losses.items() if one != NOT_RECORDED})
     if text != before:

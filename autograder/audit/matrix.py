@@ -60,7 +60,7 @@ class Row(NamedTuple):
     alone: list[str]
 
 
-def of_lesson(lesson: str) -> list[Row]:
+def matrix_rows(lesson: str) -> list[Row]:
     """The matrix of a lesson, from what its known wrong answers are recorded to fail."""
     rows, nb = [], notebook.read(lesson)
     for exercise, found in _properties(nb).items():
@@ -93,7 +93,7 @@ def failing(test: CellOutcome) -> dict[str, str]:
 
 def problems(lesson: str) -> list[str]:
     """A line for each check that no known wrong answer fails alone, and for each needless reason in SHARED."""
-    rows = of_lesson(lesson)
+    rows = matrix_rows(lesson)
     return [
         *(f"{row.check}: no known wrong answer to {row.exercise} fails it alone"
           for row in rows if not row.alone and row.check not in SHARED),
@@ -105,7 +105,7 @@ def problems(lesson: str) -> list[str]:
 def text(lesson: str) -> str:
     """The matrix as a table: for each check its weight, and how many known wrong answers fail it, and alone."""
     lines, last = [f"{lesson:<64}{'points':>8}{'wrong answers':>16}{'alone':>8}"], ""
-    for row in of_lesson(lesson):
+    for row in matrix_rows(lesson):
         lines += [row.exercise] if row.exercise != last else []
         last = row.exercise
         lines.append(f"  {row.check:<62}{row.weight:>8}{len(row.failing):>16}{len(row.alone):>8}")

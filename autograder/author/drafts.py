@@ -50,8 +50,8 @@ def sizes(lesson: str) -> list[Size]:
         Size("exercises", exercises, 3, 8 if lesson == "17_capstone" else 7),  # its extensions are exercises too
         Size("words in the chapter", chapter.words(lesson), 1800, 4200),
         Size("words in its core", chapter.core_words(lesson), 0, 2500),
-        Size("known wrong answers", len(wrong.of_lesson(lesson)), 10),
-        Size("other right answers", len(right.of_lesson(lesson)), 3),
+        Size("known wrong answers", len(wrong.load_wrong(lesson)), 10),
+        Size("other right answers", len(right.load_right(lesson)), 3),
     ]
 
 

@@ -143,7 +143,7 @@ def refuse_exercise(lesson: str, function: str, points: float, on_ranks: bool = 
         room = ", ".join(other[:2] for other in notebook.lessons() if not full(other))
         others = f"in lessons {room} there is room" if room else "and so are all others"
         raise ValueError(f"{lesson} is full: {have}; {others}, and `autograder new-lesson` begins another one")
-    names_taken = {one.name for one in [*wrong.of_lesson(lesson), *right.of_lesson(lesson)]}
+    names_taken = {one.name for one in [*wrong.load_wrong(lesson), *right.load_right(lesson)]}
     cell = f"{lesson[:2]}-ex{len(answer.solutions(lesson)) + 1}"
     if any(name.startswith(f"{function}_") for name in names_taken):
         raise ValueError(f"a known answer of {lesson} is named {function}_… already: choose another name")

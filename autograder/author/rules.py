@@ -53,7 +53,7 @@ ANSWER_ROLE = {"grade": False, "locked": False, "schema_version": 3, "solution":
 TEST_ROLE = {"grade": True, "locked": True, "schema_version": 3, "solution": False, "task": False}
 
 
-def of_lesson(lesson: str) -> list[str]:
+def lesson_problems(lesson: str) -> list[str]:
     """Every line on a lesson: on its cells, its points, its checks, its known answers and its chapter.
 
     ValueError, in one line, for a file of the lesson that cannot be read.
@@ -61,7 +61,7 @@ def of_lesson(lesson: str) -> list[str]:
     checks.refuse_checks_of_nothing(lesson)
     cells = notebook.read(lesson).cells
     own = [one for cell in cells if _role(cell) == "solution" for one in checks.of_exercise(cell.id)]
-    mistakes = wrong.of_lesson(lesson)
+    mistakes = wrong.load_wrong(lesson)
     chapter = notebook.ROOT / "book" / f"{lesson}.md"
     return [
         *strange_form(lesson),
@@ -75,7 +75,7 @@ def of_lesson(lesson: str) -> list[str]:
         *wrong_points(lesson, cells),
         *wrong_totals(lesson, cells, chapter.read_text(encoding="utf-8") if chapter.is_file() else ""),
         *without_example(cells),
-        *missing_parts(lesson, cells, own, mistakes, right.of_lesson(lesson)),
+        *missing_parts(lesson, cells, own, mistakes, right.load_right(lesson)),
         *unlike_the_record(mistakes, verdicts.read(lesson)),
         *strange_answers(own, mistakes),
         *not_replaced(notebook.SOLUTIONS / lesson),

@@ -45,7 +45,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Run the subcommand; its exit status."""
     exercise = where.find(arguments.exercise)
     # What cannot be read, and a check that nothing calls, is a ValueError.
-    wrong.of_lesson(exercise.lesson), right.of_lesson(exercise.lesson)
+    wrong.load_wrong(exercise.lesson), right.load_right(exercise.lesson)
     checks.refuse_checks_of_nothing(exercise.lesson)
     properties.command(argparse.Namespace(lessons=[exercise.lesson]))
     for line in release.release([exercise.lesson]):
@@ -86,7 +86,7 @@ def style(exercise: Exercise) -> Iterator[str]:
     chapter = notebook.ROOT / "book" / f"{exercise.lesson}.md"
     for path in [*paths[1:], folder / "wrong.md", *([chapter] if chapter.is_file() else [])]:
         yield from rules.stray_spaces(path)
-    yield from (line for line in rules.of_lesson(exercise.lesson) if concerns(line, exercise))
+    yield from (line for line in rules.lesson_problems(exercise.lesson) if concerns(line, exercise))
 
 
 def concerns(line: str, exercise: Exercise) -> bool:
@@ -159,4 +159,4 @@ def checks_of(exercise: Exercise) -> list[str]:
 
 
 def _rows(exercise: Exercise) -> list[matrix.Row]:
-    return [row for row in matrix.of_lesson(exercise.lesson) if row.exercise == exercise.cell]
+    return [row for row in matrix.matrix_rows(exercise.lesson) if row.exercise == exercise.cell]

@@ -118,13 +118,13 @@ class ClassMarks:
         """The lessons that have graded submissions, in order."""
         return sorted({one.lesson for one in self.submissions})
 
-    def of_lesson(self, lesson: str) -> list[Submission]:
+    def submissions_of(self, lesson: str) -> list[Submission]:
         """The graded submissions of one lesson, in the order of their students."""
         return [one for one in self.submissions if one.lesson == lesson]
 
     def most(self, lesson: str) -> float:
         """The points of a lesson."""
-        return max(one.most for one in self.of_lesson(lesson))
+        return max(one.most for one in self.submissions_of(lesson))
 
     def absent(self, lesson: str) -> list[str]:
         """The students who have not handed in a lesson."""

@@ -69,7 +69,7 @@ def of_submissions(lesson: str, submissions: Iterable[Submission]) -> tuple[list
     """
     known: dict[str, Known] = {}
     other: dict[str, Other] = {}
-    breaks = {answer.name: answer.breaks for answer in wrong.of_lesson(lesson)}
+    breaks = {answer.name: answer.breaks for answer in wrong.load_wrong(lesson)}
     for one in submissions:
         matching = {mark: hints_of(one.failures(mark.exercise)) for mark in one.marks if mark.lost}
         broken = {test for hints in matching.values() for name in hints for test in breaks.get(name, ())}

@@ -140,7 +140,7 @@ def _lesson(found: ClassMarks, lesson: str) -> dict:
     """What the page says about one lesson."""
     from autograder.desk import charts, mistakes
 
-    graded, most = found.of_lesson(lesson), found.most(lesson)
+    graded, most = found.submissions_of(lesson), found.most(lesson)
     scores = [one.score for one in graded]
     exercises = _exercises(graded)
     known, other = mistakes.of_submissions(lesson, graded)
@@ -185,7 +185,7 @@ def _exercises(graded: list[Submission]) -> dict[str, dict]:
 def _questions(found: ClassMarks) -> list[tuple[str, str, list[str]]]:
     """(lesson, question, students) for each question that somebody still has to grade."""
     waiting: dict[tuple[str, str], list[str]] = {}
-    for one in itertools.chain(*map(found.of_lesson, found.lessons)):
+    for one in itertools.chain(*map(found.submissions_of, found.lessons)):
         for mark in one.marks:
             if mark.waits:
                 waiting.setdefault((one.lesson, mark.exercise), []).append(one.student)

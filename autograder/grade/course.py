@@ -446,7 +446,7 @@ class Course:
     def _fingerprint(self, student: str, lesson: str, submission: Submission | None = None) -> str:
         """A digest of all that a grade depends on: the submission (none for student ''), the lesson, the grader."""
         digest = submission.digest() if submission else ""
-        key = keys.of_lesson(lesson, self.solutions, keys.GRADING) + self.own.marks(lesson)
+        key = keys.lesson_key(lesson, self.solutions, keys.GRADING) + self.own.marks(lesson)
         parts = (self.timeout, self.jail, key, digest)
         return hashlib.sha256(" ".join(map(str, parts)).encode()).hexdigest()
 

@@ -39,7 +39,7 @@ _GRADER = re.compile(r"^\s*(?:from|import)\s+autograder\.(?!lesson\b)", re.MULTI
 _CELL = re.compile(r"^```\{code-cell\}.*?^```", re.MULTILINE | re.DOTALL)
 
 
-def of_lesson(lesson: str, solutions: Path | None = None, more: Iterable[str] = (), verdicts: bool = True) -> str:
+def lesson_key(lesson: str, solutions: Path | None = None, more: Iterable[str] = (), verdicts: bool = True) -> str:
     """The key of a lesson.
 
     solutions: where its folder is, if not in the repository. more: GRADING or AUDIT. verdicts: with what its wrong
@@ -91,7 +91,7 @@ def _of_file(path: Path, changed: int, size: int) -> bytes:
 
 
 def _solution(lesson: str, solutions: Path | None = None) -> list[Path]:
-    """A lesson's notebook, and what it finds beside itself or is made of. solutions: as for `of_lesson`."""
+    """A lesson's notebook, and what it finds beside itself or is made of. solutions: as for `lesson_key`."""
     folder = solutions or notebook.SOLUTIONS
     others = [folder / other / f"{other}.ipynb" for other in pieces.PIECES] if lesson == pieces.LESSON else []
     return [*(folder / lesson / name for name in (f"{lesson}.ipynb", "files")), *others]

@@ -115,7 +115,7 @@ def run(
     record = executed / f"{lesson}.sha256"
     for old in (failed, record):
         old.unlink(missing_ok=True)
-    fingerprint = keys.of_lesson(lesson)
+    fingerprint = keys.lesson_key(lesson)
     with tempfile.TemporaryDirectory(prefix=f"run-{lesson}-") as scratch:
         output = Path(scratch) / f"{lesson}.ipynb"
         work = Path(scratch) / "work"
@@ -148,7 +148,7 @@ def is_current(lesson: str, tests: bool = True) -> bool:
     done = EXECUTED / f"{lesson}.ipynb"
     if not (record.is_file() and done.is_file()):
         return False
-    fingerprint = keys.of_lesson(lesson)
+    fingerprint = keys.lesson_key(lesson)
     return record.read_text() in ([fingerprint] if tests else [fingerprint, fingerprint + UNTESTED])
 
 

@@ -77,7 +77,7 @@ class Paper:
 
     def mistake(self, name: str) -> None:
         """Put in the wrong answer of this name."""
-        known = next(known for known in wrong.of_lesson(self.lesson) if known.name == name)
+        known = next(known for known in wrong.load_wrong(self.lesson) if known.name == name)
         self.put(known.cell, known.source)
         test = next(one for one in self.tests if one.id == f"{known.cell}-test")
         self.fails[test.id] = known.fails or (properties.of_test(test)[0].name,)
@@ -98,7 +98,7 @@ def all_right(paper: Paper) -> None:
 def another_way(paper: Paper) -> None:
     """Writes every answer for which there is another right way in that way."""
     all_right(paper)
-    for answer in reversed(right.of_lesson(paper.lesson)):  # the first one of each exercise stays
+    for answer in reversed(right.load_right(paper.lesson)):  # the first one of each exercise stays
         paper.put(answer.cell, answer.source)
 
 
@@ -141,7 +141,7 @@ def tampers(mistake: str) -> Callable[[Paper], None]:
     def write(paper: Paper) -> None:
         all_right(paper)
         paper.mistake(mistake)
-        victim = f"{next(m.cell for m in wrong.of_lesson(paper.lesson) if m.name == mistake)}-test"
+        victim = f"{next(m.cell for m in wrong.load_wrong(paper.lesson) if m.name == mistake)}-test"
         del paper.nb.cells[paper.at(victim)]
         doubled, emptied, retyped = [test.id for test in paper.tests if test.id != victim][:3]
         twin = copy.deepcopy(paper.cell(doubled))

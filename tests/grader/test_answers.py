@@ -146,32 +146,32 @@ def test_the_answers_of_a_lesson(folder):
     (folder / "wrong.md").write_text(WRONG)
     (folder / "right.py").write_text(RIGHT)
     (folder / "verdicts.txt").write_text(f"{CELL}\n  adds_three: core\n  forgets: a_check > 98-ex2-other\n")
-    adds, forgets, anew = wrong.of_lesson(LESSON)
+    adds, forgets, anew = wrong.load_wrong(LESSON)
     assert "= 3 * x\n    return doubled_value" in adds.source and adds.breaks == (f"{CELL}-test",) and not adds.fails
     assert forgets.source == "def twice(x):\n    y = x\n    return y\n" and forgets.hint == "You returned x."
     assert forgets.breaks == (f"{CELL}-test", "98-ex2-other-test") and forgets.fails == ("a_check",)
     assert anew.source == "def twice(x):\n    return 4\n" and (anew.breaks, anew.fails) == verdicts.NOT_RECORDED
-    assert [known.name for known in right.of_lesson(LESSON)] == ["adds_itself", "in_steps"]
-    assert right.of_lesson(LESSON)[0].source == "def twice(x):\n    return x + x\n"
+    assert [known.name for known in right.load_right(LESSON)] == ["adds_itself", "in_steps"]
+    assert right.load_right(LESSON)[0].source == "def twice(x):\n    return x + x\n"
     assert wrong.of_exercise(CELL) == [adds, forgets, anew] and wrong.of_exercise("98-ex2-other") == []
 
 
 def test_a_lesson_without_files_has_no_answers(folder):
-    assert wrong.of_lesson(LESSON) == wrong.of_lesson("nothing") == right.of_lesson(LESSON) == []
+    assert wrong.load_wrong(LESSON) == wrong.load_wrong("nothing") == right.load_right(LESSON) == []
 
 
 def test_answers_are_read_again_when_the_solution_or_a_file_has_changed(folder):
     (folder / "wrong.md").write_text(WRONG)
     (folder / "right.py").write_text(RIGHT)
-    assert len(wrong.of_lesson(LESSON)) == 3
+    assert len(wrong.load_wrong(LESSON)) == 3
     path = notebook.solution_path(LESSON)
     path.write_text(path.read_text().replace("2 * x", "x * 2"))
     os.utime(path, ns=(1, 1))
     with pytest.raises(ValueError, match="has 0 such places"):
-        wrong.of_lesson(LESSON)
+        wrong.load_wrong(LESSON)
     (folder / "wrong.md").write_text(WRONG.replace("2 * x", "x * 2"))
     os.utime(folder / "wrong.md", ns=(1, 1))
-    assert "3 * x" in wrong.of_lesson(LESSON)[0].source
+    assert "3 * x" in wrong.load_wrong(LESSON)[0].source
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_answers_are_read_again_when_the_solution_or_a_file_has_changed(folder):
 def test_an_error_is_one_line_with_file_and_line(folder, text, says):
     (folder / "wrong.md").write_text(text)
     with pytest.raises(ValueError) as caught:
-        wrong.of_lesson(LESSON)
+        wrong.load_wrong(LESSON)
     assert str(caught.value) == f"solutions/98_tiny/wrong.md:{says}"
 
 
@@ -236,7 +236,7 @@ def test_how_to_record_is_said_in_one_form():
 
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_what_is_recorded_stands_in_the_order_of_the_answers(lesson):
-    known = {(known.cell, known.name): Losses(known.breaks, known.fails) for known in wrong.of_lesson(lesson)}
+    known = {(known.cell, known.name): Losses(known.breaks, known.fails) for known in wrong.load_wrong(lesson)}
     assert (answer.folder(lesson) / "verdicts.txt").read_text() == verdicts.text(known)
 
 

@@ -66,7 +66,7 @@ def test_what_leaves_a_node_depends_on_the_order_of_the_partners(name, answer, v
     """Two nodes of four, as lesson 01 counts them: a ring 2(N−1)/N · T, far partners first 2g(n−1)/n · T, near ones
     2(n−1)/n · T."""
     pytest.importorskip("torch")
-    swap = {v.cell: v.source for v in wrong.of_lesson("01_collectives") if v.name == answer}
+    swap = {v.cell: v.source for v in wrong.load_wrong("01_collectives") if v.name == answer}
     assert bool(swap) == bool(answer)
     function = notebook.functions("01_collectives", swap)[name]
     sends = ranks.run(_all_reduce_ones, 8, (function,)).ledger.sends()

@@ -41,9 +41,9 @@ def copy(whole, monkeypatch):
 
 def all_keys():
     return {
-        "executed": {lesson: keys.of_lesson(lesson) for lesson in LESSONS},
-        "graded": {lesson: keys.of_lesson(lesson, more=keys.GRADING) for lesson in LESSONS},
-        "audited": {lesson: keys.of_lesson(lesson, more=keys.AUDIT, verdicts=False) for lesson in LESSONS},
+        "executed": {lesson: keys.lesson_key(lesson) for lesson in LESSONS},
+        "graded": {lesson: keys.lesson_key(lesson, more=keys.GRADING) for lesson in LESSONS},
+        "audited": {lesson: keys.lesson_key(lesson, more=keys.AUDIT, verdicts=False) for lesson in LESSONS},
         "chapters": {path.stem: keys.of_chapter(path) for path in (notebook.ROOT / "book").glob("*.md")},
     }
 
@@ -123,7 +123,7 @@ def test_a_hint_runs_one_solution_again(tmp_path, append, monkeypatch, capsys):
     monkeypatch.setattr(run_solutions, "EXECUTED", tmp_path)
     for lesson in LESSONS:
         (tmp_path / f"{lesson}.ipynb").write_text("{}")
-        (tmp_path / f"{lesson}.sha256").write_text(keys.of_lesson(lesson))
+        (tmp_path / f"{lesson}.sha256").write_text(keys.lesson_key(lesson))
     ran = []
     monkeypatch.setattr(run_solutions, "run_all", lambda todo, *_, **__: ran.extend(name for name, _ in todo) or [])
     assert main(["run"]) == 0 and ran == []

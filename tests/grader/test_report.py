@@ -60,7 +60,7 @@ def known_wrong(name):
 def page(toy):
     """The page on that class, as text."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wrong, "of_lesson", known_wrong)
+        patch.setattr(wrong, "load_wrong", known_wrong)
         assert main(["report", "--course", str(toy.root)]) == 0
     return (toy.root / "report.html").read_text(encoding="utf-8")
 
@@ -336,7 +336,7 @@ def test_a_screen_reader_finds_its_way(parsed):
 
 def test_the_same_class_makes_the_same_page(toy, page):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wrong, "of_lesson", known_wrong)
+        patch.setattr(wrong, "load_wrong", known_wrong)
         assert report.page(marks.read(toy.course), toy.root / "report.html") == page
 
 

@@ -46,8 +46,8 @@ def test_every_part_of_the_exercise_is_named(capsys):
         "example 08-ex3-predict",
     ]
     assert f"released {STEP}" in whats and "check state_is_a_shard" in whats
-    for kind, word in ((wrong, "wrong"), (right, "right")):
-        names = [f"{word} answer {answer.name}" for answer in kind.of_lesson("08_zero1") if answer.cell == STEP]
+    for load, word in ((wrong.load_wrong, "wrong"), (right.load_right, "right")):
+        names = [f"{word} answer {answer.name}" for answer in load("08_zero1") if answer.cell == STEP]
         assert names and sorted(names) == sorted(what for what in whats if what.startswith(word))
     assert "example class: gradients_are_summed" in [what for _, _, what in said(capsys, "08-ex2-gradient")]
     assert "piece of 17_capstone: ShardedOptimizer" in whats, "the capstone takes a class that inherits from it"

@@ -10,12 +10,12 @@ from autograder.lesson import notebook
 
 def right_answers(lesson: str) -> list[str]:
     """The names of the answers that `keeps_all_marks` takes."""
-    return ["solution", *(answer.name for answer in right.of_lesson(lesson))]
+    return ["solution", *(answer.name for answer in right.load_right(lesson))]
 
 
 def keeps_all_marks(lesson: str, name: str, times: int = 10) -> None:
     """The solution, or the right answer of that name, is graded so often, and never loses a mark."""
-    swap = {v.cell: v.source for v in right.of_lesson(lesson) if v.name == name}
+    swap = {v.cell: v.source for v in right.load_right(lesson) if v.name == name}
     nb = notebook.read(lesson, swap)
     for _ in range(times):
         tests = audit.tested(nb, lesson)

@@ -94,7 +94,7 @@ def test_each_check_fails_for_a_wrong_answer(lesson):
     The check runs alone in this process, a third of a second on average; what a page says of the answer, and what else
     the answer fails, `make thorough` tries. A veto that no wrong answer fails is for tricks: see tests/attacks.
     """
-    known, holding = wrong.of_lesson(lesson), []
+    known, holding = wrong.load_wrong(lesson), []
     for cell in notebook.read(lesson).cells:
         for one in checks.of_exercise(cell.id) if notebook.nbgrader_role(cell) == "solution" else ():
             mine = [answer for answer in known if answer.cell == cell.id and one.name in answer.fails]
@@ -137,7 +137,7 @@ def test_every_case_is_in_one_batch(lesson):
 def test_a_case_that_held_is_tried_again_when_its_lesson_has_changed(tmp_path, monkeypatch):
     monkeypatch.setattr(audit, "VERDICTS", tmp_path)
     tried, key = [], ["one state of the code"]
-    monkeypatch.setattr(audit.keys, "of_lesson", lambda lesson, **_: key[0])
+    monkeypatch.setattr(audit.keys, "lesson_key", lambda lesson, **_: key[0])
 
     def examine(case, thorough, jailed):
         tried.append((case.name, thorough))
@@ -168,38 +168,38 @@ def test_a_case_that_held_is_tried_again_when_its_lesson_has_changed(tmp_path, m
 
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_no_two_answers_have_the_same_name(lesson):
-    names = [answer.name for answer in wrong.of_lesson(lesson) + right.of_lesson(lesson)]
+    names = [answer.name for answer in wrong.load_wrong(lesson) + right.load_right(lesson)]
     assert len(names) == len(set(names))
 
 
 def test_no_hint_breaks_a_word_at_the_end_of_a_line():
     """Lines are joined with a space: of `all-` and `reduce` that makes `all- reduce`."""
-    hints = [(known.name, known.hint) for lesson in notebook.lessons() for known in wrong.of_lesson(lesson)]
+    hints = [(known.name, known.hint) for lesson in notebook.lessons() for known in wrong.load_wrong(lesson)]
     broken = [name for name, hint in hints if re.search(r"\w- (?!and |or )\w", hint)]
     assert not broken and len(hints) > 500
 
 
 def _examine_with(monkeypatch, thorough=True, first=None, **changes):
     """The problems of lesson 03's first wrong answer, or of another one, after changing what is said of it."""
-    first = dataclasses.replace(first or wrong.of_lesson("03_step")[0], **changes)
-    monkeypatch.setattr("autograder.answers.wrong.of_lesson", lambda lesson: [first])
+    first = dataclasses.replace(first or wrong.load_wrong("03_step")[0], **changes)
+    monkeypatch.setattr("autograder.answers.wrong.load_wrong", lambda lesson: [first])
     return audit.examine(audit.Case("03_step", "wrong", first.name), thorough).problems
 
 
 def _breaks_others():
-    return next(known for known in wrong.of_lesson("03_step") if len(known.breaks) > 1)
+    return next(known for known in wrong.load_wrong("03_step") if len(known.breaks) > 1)
 
 
 @pytest.mark.parametrize("thorough", [True, False])
 def test_the_audit_notices_a_mistake_that_passes_every_check(monkeypatch, thorough):
-    first = wrong.of_lesson("03_step")[0]
+    first = wrong.load_wrong("03_step")[0]
     solution = next(c for c in notebook.read("03_step").cells if c.id == first.cell)
     problems = _examine_with(monkeypatch, thorough, source=solution.source)
     assert problems == (f"{first.cell}-test kept its marks: no check fails for this answer, so one is missing",)
 
 
 def test_the_audit_notices_a_mistake_of_which_nothing_is_recorded(monkeypatch):
-    first = wrong.of_lesson("03_step")[0]
+    first = wrong.load_wrong("03_step")[0]
     assert _examine_with(monkeypatch, breaks=(), fails=()) == (
         f"what it fails is not recorded: {verdicts.to_record(first.cell)}",
         f"+{verdicts.line(first.cell, first.name, Losses(first.breaks, first.fails))}",
@@ -249,7 +249,7 @@ def test_an_unknown_lesson_is_one_line(capsys):
 def test_right_answers_are_not_the_solution():
     for lesson in notebook.lessons():
         sources = {c.id: c.source for c in notebook.read(lesson).cells}
-        assert all(known.source.strip() != sources[known.cell].strip() for known in right.of_lesson(lesson))
+        assert all(known.source.strip() != sources[known.cell].strip() for known in right.load_right(lesson))
 
 
 def test_a_lesson_goes_by_its_number_and_an_exercise_by_the_start_of_its_name():

@@ -48,12 +48,12 @@ def edit(folder, lesson, old, new):
 
 
 def test_pieces_follow_the_solutions_and_so_do_the_keys_of_what_was_tried(lessons):
-    before = keys.of_lesson(pieces.LESSON, lessons)
+    before = keys.lesson_key(pieces.LESSON, lessons)
     old, new = "size = -(-numel // world_size)  # rounded up", "size = (numel + world_size - 1) // world_size"
     assert old in pieces.companions(lessons / pieces.LESSON)["pieces.py"].decode()
     edit(lessons, "08_zero1", old, new)
     assert new in pieces.companions(lessons / pieces.LESSON)["pieces.py"].decode()
-    assert keys.of_lesson(pieces.LESSON, lessons) != before
+    assert keys.lesson_key(pieces.LESSON, lessons) != before
 
 
 def test_a_solution_without_a_piece_is_an_error(lessons):

@@ -39,7 +39,7 @@ def test_a_lesson_keeps_the_rules_has_its_files_and_is_listed(lesson):
     found = rules.missing_files(lesson, notebook.ROOT)
     found += rules.missing_in_lists(lesson, {name: (notebook.ROOT / name).read_text() for name in LISTS})
     try:
-        found += rules.of_lesson(lesson)
+        found += rules.lesson_problems(lesson)
     except ValueError as error:  # a file of known answers that cannot be read
         found.append(str(error))
     if found:
@@ -75,7 +75,7 @@ holds.__module__ = "autograder.checks.08_zero1.checks.shards"
 
 def test_an_exercise_without_a_part_is_named():
     cells = notebook.read(LESSON).cells
-    known = wrong.of_lesson(LESSON), right.of_lesson(LESSON)
+    known = wrong.load_wrong(LESSON), right.load_right(LESSON)
     mistakes, other_ways = ([answer for answer in kind if answer.cell != EXERCISE] for kind in known)
     others = [one for one in checks() if one.exercise != EXERCISE]
     assert rules.missing_parts(LESSON, cells, others, mistakes, other_ways) == [
@@ -210,7 +210,7 @@ def test_an_answer_without_a_record_and_a_record_without_an_answer_are_named():
 
 def test_an_answer_to_no_exercise_is_named():
     cells = [cell for cell in notebook.read(LESSON).cells if cell.id != EXERCISE]
-    problems = rules.missing_parts(LESSON, cells, checks(), wrong.of_lesson(LESSON), [])
+    problems = rules.missing_parts(LESSON, cells, checks(), wrong.load_wrong(LESSON), [])
     assert (
         f"bounds_round_down answers {EXERCISE}, which is no exercise of 08_zero1: correct its cell, "
         "or add it to the notebook"

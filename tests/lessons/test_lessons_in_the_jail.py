@@ -66,7 +66,7 @@ def found_in(root: Path, student: str, lesson: str) -> dict[str, str]:
 @pytest.mark.parametrize("lesson", notebook.lessons())
 def test_known_answers_are_graded_in_the_jail_as_the_audit_says(lesson, tmp_path, capsys):
     """One notebook has other right answers, one wrong ones, to as many exercises as do not touch each other."""
-    others, mistakes = (independent(lesson, kind.of_lesson(lesson)) for kind in (right, wrong))
+    others, mistakes = (independent(lesson, load(lesson)) for load in (right.load_right, wrong.load_wrong))
     submit(tmp_path, "right", lesson, {answer.cell: answer.source for answer in others})
     submit(tmp_path, "wrong", lesson, {answer.cell: answer.source for answer in mistakes})
     assert main(["grade", "--course", str(tmp_path), "--jobs", "1", lesson]) == 0, capsys.readouterr().err

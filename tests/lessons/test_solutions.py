@@ -91,7 +91,7 @@ def course(tmp_path, monkeypatch):
     """A course of one tiny lesson, whose executed copies go to a folder of its own."""
     monkeypatch.setattr(notebook, "SOLUTIONS", tmp_path / "solutions")
     monkeypatch.setattr(run_solutions, "EXECUTED", tmp_path / "executed")
-    monkeypatch.setattr(keys, "of_lesson", lambda lesson: notebook.solution_path(lesson).read_text())
+    monkeypatch.setattr(keys, "lesson_key", lambda lesson: notebook.solution_path(lesson).read_text())
     tiny.lesson(tmp_path / "solutions")
     return tmp_path
 

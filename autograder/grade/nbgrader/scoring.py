@@ -292,9 +292,9 @@ def save(
     before, the formgrader lists it once more, as it does each question until it has a score. graded: the tests and
     questions by name. changed: those of them whose answers are new; if not given, all may be.
     """
-    of_lesson = record.at(lesson)
-    for exercise, most in of_lesson.most.items():
-        name = exercise if exercise in of_lesson.questions else f"{exercise}-test"
+    lesson_record = record.at(lesson)
+    for exercise, most in lesson_record.most.items():
+        name = exercise if exercise in lesson_record.questions else f"{exercise}-test"
         ours, by_person = outcome.of_metadata(graded[name]), name == exercise
         entry = record.at(lesson, student, exercise)
         again = changed is None or name in changed or entry.to_grade
