@@ -48,7 +48,7 @@ def test_the_quick_run_learns_is_killed_and_goes_on(tmp_path):
     assert "rank 2 was killed by SIGKILL" in done.stdout
     rows = rows_of(tmp_path / "log.jsonl")
     assert expect_equal_again(rows) == list(range(1, 41))
-    assert rows[0]["loss"] > 3.7 > 3.6 > rows[-1]["validation"]
+    assert rows[-1]["validation"] < rows[0]["loss"] - 0.3, "it falls by 0.44 on the text of November 2026"
     apart = float(re.search(r"again on 2 ranks: losses at most (\S+) bits", done.stdout)[1])
     assert apart < 1e-5
 
