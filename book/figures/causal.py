@@ -1,14 +1,14 @@
-"""The still of causal attention: 16 tokens on four ranks in three layouts, counted by lesson 13's functions."""
+"""The still of causal attention: 24 tokens on five ranks in three layouts, counted by lesson 13's functions."""
 
 from __future__ import annotations
 
 from autograder.lesson import notebook
 
 CAPTION = "Which rank computes which pairs of queries and keys"
-LENGTH, RANKS = 16, 4
+LENGTH, RANKS = 24, 5  # what the figure's question asks: twice 5 does not divide 24
 LAYOUTS = ("contiguous", "striped", "zigzag")
 #: In units of the picture: a cell's size, and the space between two squares.
-CELL, GAP = 11, 22
+CELL, GAP = 8, 16
 
 
 def still() -> tuple[str, str]:
@@ -24,15 +24,12 @@ def still() -> tuple[str, str]:
         for query in range(LENGTH):
             for key in range(query + 1):
                 x, y = left + key * CELL, 20 + query * CELL
-                step = (owner[query] - owner[key]) % RANKS
                 look = f"fill: var(--rank-{owner[query]}); fill-opacity: 0.45; opacity: 1; stroke: none"
-                marks += [
-                    f'<rect class="still-box" x="{x}" y="{y}" width="{CELL - 1}" height="{CELL - 1}" style="{look}"/>',
-                    f'<text class="still-label" style="font-size: 8px" x="{x + 3}" y="{y + 8}">{step}</text>',
-                ]
+                shape = f'x="{x}" y="{y}" width="{CELL - 1}" height="{CELL - 1}"'
+                marks.append(f'<rect class="still-box" {shape} style="{look}"/>')
         said.append(title)
         left += LENGTH * CELL + GAP
-    key = "Rows are queries in the color of their rank, columns keys; the number is the step of the ring."
+    key = f"{LENGTH} tokens on {RANKS} ranks. Rows are queries in the color of their rank, columns keys."
     marks.append(f'<text class="still-label" x="0" y="{36 + LENGTH * CELL}">{key}</text>')
     alt = f"Which of {RANKS} ranks computes which pairs of {LENGTH} queries and keys. {'; '.join(said)}."
     size = f"{left - GAP} {42 + LENGTH * CELL}"

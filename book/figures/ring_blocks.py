@@ -28,7 +28,7 @@ def still() -> tuple[str, str]:
             for key in range(query + 1):
                 x, y, step = left + key * CELL, TOP + query * CELL, (owner[query] - owner[key]) % RANKS
                 marks.append(_box(x, y, CELL - 1, CELL - 1, owner[query]))
-                marks.append(label(x + 3, y + 8, str(step), style="font-size: 8px"))
+                marks.append(label(x + 2, y + 8.5, str(step), style="font-size: 9px"))
         lasts, start = [max(step) for step in counts], 0
         for number, step in enumerate(counts):
             for rank, pairs in enumerate(step):
@@ -40,12 +40,12 @@ def still() -> tuple[str, str]:
                     marks.append(label(x + 4, y + 11, str(number), style="font-size: 9px"))
             start += lasts[number]
         idle = f"{100 * share:.0f} % of the time idle"
-        marks.append(label(left, BELOW + RANKS * (HIGH + 3) + 12, idle))
+        marks.append(label(left, BELOW - 14, f"Time: {100 * share:.0f} % idle", "still-title"))
         said.append(f"{layout}, {idle}, in steps of {', '.join(map(str, lasts))} pairs")
         left += LENGTH * CELL + GAP
     for rank in range(RANKS):
         marks.append(label(0, BELOW + rank * (HIGH + 3) + 11, f"r{rank}"))
-    marks.append(label(30, BELOW - 14, "Time: each step lasts as long as its busiest rank", "still-title"))
+    marks.append(label(30, BELOW + RANKS * (HIGH + 3) + 12, "A step lasts as long as its busiest rank."))
     alt = (
         f"Above, three squares of {LENGTH} queries by {LENGTH} keys, the lower triangle filled: the color is "
         "the rank of the query, the number the step in which that rank holds the key. Below, the four ranks in time: a "

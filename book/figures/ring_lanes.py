@@ -20,8 +20,6 @@ RANKS = 4
 #: later blocks are (FlashAttention-3, arXiv 2407.08608, figures 5 and 6).
 SPEEDS = {8192: (600, 518), 4096: (609, 499)}
 WAYS = ("forward", "backward, owner first", "backward, owner last")
-#: What stands beside each other in a row: tokens per rank, and which of `WAYS`.
-ROWS = ((8192, (0, 1)), (8192, (2,)), (4096, (0, 1, 2)))
 #: Units of the picture per millisecond, and milliseconds of the scale bar.
 SCALE, BAR = 36, 1
 LEFT, HIGH, GAP = 54, 22, 24
@@ -78,22 +76,23 @@ def exposed(found: Times, way: int) -> float:
 def still() -> tuple[str, str]:
     """The picture and its text alternative."""
     marks, said, y, wide = [], [], 0.0, 0.0
-    for tokens, ways in ROWS:
-        found, x = times(tokens), float(LEFT)
-        marks.append(label(0, y + 13, f"{tokens:,} tokens per GPU", "still-title"))
+    for way, name in enumerate(WAYS):  # a row for each, so that the two orders of backward stand below each other
+        x = float(LEFT)
+        marks.append(label(0, y + 13, name, "still-title"))
         marks += [label(0, y + 37, "compute"), label(0, y + 65, "network")]
-        for way in ways:
+        for tokens in SPEEDS:
+            found = times(tokens)
             jobs = bars(found, way)
             for what, step, start, end in jobs:
                 lane = y + (22 if what == "compute" else 50)
                 kind = {"compute": "passed", "hop": "lane-gather", "gradients": "lane-scatter"}[what]
                 marks.append(box(x + SCALE * start, lane, SCALE * (end - start), HIGH, kind, 0))
-                if SCALE * (end - start) >= 10:
+                if SCALE * (end - start) >= 8:
                     marks.append(label(x + SCALE * (start + end) / 2, lane + 15, str(step), anchor="middle"))
             end = max(end for *_, end in jobs)
-            text = f"{WAYS[way]}: {exposed(found, way):.1f} of {end:.1f} ms"
+            text = f"{tokens:,} tokens per GPU: {exposed(found, way):.1f} of {end:.1f} ms"
             marks.append(label(x, y + 90, text))
-            said.append(f"{tokens:,} tokens, {text} exposed")
+            said.append(f"{name}, {text} exposed")
             x += max(SCALE * end, 6.0 * len(text)) + GAP
         wide = max(wide, x - GAP)
         y += 112
