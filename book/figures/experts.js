@@ -3,12 +3,13 @@
 "use strict";
 
 (() => {
-  const TOKENS = 6; // on each rank
+  const TOKENS = 16; // on each rank: a factor of 1, 1.5 or 2 then gives three capacities, with up to eight experts
+  const DRAW = 68; // of 200 draws, one whose shares of waiting are near the mean of all
   const FAVORITE = 1; // the expert that a router with a favorite prefers
 
   /** A number from 0 to 9999 that looks random and is the same in every browser. */
   function shuffled(rank, token, expert) {
-    let x = Math.imul(rank + 1, 0x9e3779b1) ^ Math.imul(token + 1, 0x85ebca6b) ^ Math.imul(expert + 1, 0xc2b2ae35);
+    let x = Math.imul(rank + DRAW, 0x9e3779b1) ^ Math.imul(token + 1, 0x85ebca6b) ^ Math.imul(expert + 1, 0xc2b2ae35);
     x = Math.imul(x ^ (x >>> 15), 0x2c1b3c6d);
     x = Math.imul(x ^ (x >>> 12), 0x297a2d39);
     return ((x ^ (x >>> 15)) >>> 0) % 10000;
@@ -51,13 +52,15 @@
     const [busiest, mean] = [Math.max(...rows), sum(rows) / ranks];
     const sent = counts.map((own, rank) => sum(own) - own[rank]);
     const dropped = ranks * TOKENS * k - sum(rows);
+    const first = sum(served.map((own) => TOKENS - own.flat().filter((place) => place % k === 0).length));
     const lost = sum(served.map((own) => TOKENS - new Set(own.flat().map((place) => Math.floor(place / k))).size));
     const wanted = counts.map((_, expert) => chosen.flat(2).filter((one) => one === expert).length);
-    const whole = { chosen, served, counts, rows, sent, dropped, lost, idle: 1 - mean / busiest };
+    const whole = { chosen, served, counts, rows, sent, dropped, first, lost, idle: 1 - mean / busiest };
     const says = [
       `Each rank has ${TOKENS} tokens, and each token has chosen ${many(k, "expert")}; expert i lies on rank i. ` +
         `The most popular expert is chosen ${Math.max(...wanted)} times, the least popular ${Math.min(...wanted)} times.`,
-      factor ? `An expert serves at most ${many(most, "choice")} of each rank. ${dropped} of ${ranks * TOKENS * k} choices are dropped.`
+      factor ? `An expert serves at most ${many(most, "choice")} of each rank. ${dropped} of ${ranks * TOKENS * k} choices are dropped` +
+          (k > 1 ? `, ${first} of them first choices.` : ".")
         : "There is no capacity: every choice is served.",
       `Dispatch: ${many(sum(sent), "row")} travel, ${sum(rows) - sum(sent)} stay on their rank. One rank sends ${Math.max(...sent)}, another only ${Math.min(...sent)}.`,
       `The busiest expert computes on ${many(busiest, "row")}, the mean is ${Number(mean.toFixed(2))}` +

@@ -10,11 +10,11 @@ import torch
 from autograder.lesson import notebook
 
 CAPTION = "Rows per expert by chance, with a favorite, and with a capacity. Ranks wait for the longest bar"
-RANKS, TOKENS, CHOICES, FAVORITE = 4, 6, 2, 1
+RANKS, TOKENS, CHOICES, FAVORITE, DRAW = 4, 16, 2, 1, 68
 #: name -> how much the router prefers expert FAVORITE, and the capacity factor.
 CASES = {"without favorites": (0, None), "with a favorite": (5000, None), "and capacity factor 1": (5000, 1.0)}
 #: In units of the picture: a row's length, a bar's height, the distance of two bars, and where bars begin.
-ROW, HEIGHT, APART, LEFT, WIDTH = 6.4, 16, 21, 60, 250
+ROW, HEIGHT, APART, LEFT, WIDTH = 2.6, 16, 21, 60, 250
 
 
 def still() -> tuple[str, str]:
@@ -38,8 +38,14 @@ def still() -> tuple[str, str]:
         idle = f"ranks wait {100 * (1 - sum(totals) / RANKS / max(totals)):.0f} % of the time"
         marks.append(f'<text class="still-label" x="{left}" y="{38 + APART * RANKS}">{idle}</text>')
         said.append(f"{name}: {', '.join(map(str, totals))}, so {idle}")
-    key = f"Rows of {TOKENS} tokens on each rank, {CHOICES} choices per token, in the color of the token's rank."
-    marks.append(f'<text class="still-label" x="0" y="{60 + APART * RANKS}">{key}</text>')
+    y = 60 + APART * RANKS
+    key = f"Rows of {TOKENS} tokens on each rank, {CHOICES} choices per token. Tokens of"
+    marks.append(f'<text class="still-label" x="0" y="{y}">{key}</text>')
+    for rank in range(RANKS):
+        x = 2 * WIDTH - 90 + 80 * rank
+        look = f"fill: var(--rank-{rank}); opacity: 1; stroke: none"
+        marks.append(f'<rect x="{x}" y="{y - 11}" width="13" height="13" style="{look}"/>')
+        marks.append(f'<text class="still-label" x="{x + 18}" y="{y}">rank {rank}</text>')
     alt = f"The rows that experts 0 to {RANKS - 1} get. {'; '.join(said)}."
     size = f"{3 * WIDTH} {68 + APART * RANKS}"
     return f'<svg viewBox="0 0 {size}" xmlns="http://www.w3.org/2000/svg">{"".join(marks)}</svg>', alt
@@ -62,7 +68,7 @@ def rows(preference: int, factor: float | None) -> list[list[int]]:
 
 def shuffled(rank: int, token: int, expert: int) -> int:
     """A number from 0 to 9999 that looks random: `shuffled` of experts.js, in 32 bits."""
-    x = (rank + 1) * 0x9E3779B1 ^ (token + 1) * 0x85EBCA6B ^ (expert + 1) * 0xC2B2AE35
+    x = (rank + DRAW) * 0x9E3779B1 ^ (token + 1) * 0x85EBCA6B ^ (expert + 1) * 0xC2B2AE35
     for shift, factor in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):
         x &= 0xFFFFFFFF
         x = (x ^ x >> shift) * factor

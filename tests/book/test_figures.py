@@ -580,7 +580,7 @@ def test_the_experts_get_the_rows_that_the_lessons_layer_sends(chapter_14):
             frame = chapter_14.evaluate(f"figures.experts.logic.frames({given}).at(-1)")
             results = ranks.run(_layer_of_experts, n, (lesson["ExpertParallel"], scores, k, factor or None))
             assert [chosen for chosen, _ in results] == frame["chosen"], settings
-            most = lesson["capacity"](6, n, k, factor) if factor else None
+            most = lesson["capacity"](16, n, k, factor) if factor else None
             for own, served, counts in zip(frame["chosen"], frame["served"], frame["counts"], strict=True):
                 order, each = lesson["plan"](torch.tensor(own), n, most)
                 assert [place for places in served for place in places] == order.tolist(), settings
