@@ -209,7 +209,7 @@
     const one = settings.fault !== "all";
     return html`<div class="faults">
         <div>${chart(html, frame, data)}
-          <p class="figure-key">Mean loss of each step. Thin line: the run without a fault.
+          <p class="figure-key">Mean loss of each step, drawn over that of the run without a fault (gray).
             ${one && offset(frame, data.runs.none)}</p>
           ${one && holdings(html, frame, data)}</div>
         <div>${one ? list(html, frame.runs[0]) : matrix(html, frame.runs)}</div>

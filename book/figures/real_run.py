@@ -58,9 +58,9 @@ def curve() -> ranks.Figure:
     alt = (
         f"Bits per byte against tokens. On training batches they fall from {steps[0]['loss']:.1f} to "
         f"{final['loss']:.2f}, with a spike in warm-up; on held-out chapters to {final['validation']:.2f}. A mark is "
-        f"the kill. A second panel has the last third on a larger scale: a narrow band from {low:.2f} to {high:.2f} is "
-        f"the prediction from three smaller runs, a pale one from {min(left_out):.2f} to {max(left_out):.2f} what it "
-        "is without one of them. Dashed lines are baselines."
+        f"the kill. A second panel has the last third on a larger scale: at its right end a short bar from {low:.2f} "
+        f"to {high:.2f} is the prediction from three smaller runs, a pale one from {min(left_out):.2f} to "
+        f"{max(left_out):.2f} what it is without one of them. Dashed lines are baselines."
     )
     fig = ranks.Figure(figsize=(8.8, 4.6), alt=alt)
     whole, close = fig.subplots(1, 2, width_ratios=(1.75, 1))
@@ -87,12 +87,13 @@ def curve() -> ranks.Figure:
     title = f"{found['parameters']:,} parameters"
     whole.legend(frameon=False, loc=(0.42, 0.78), title=title, title_fontsize=9)
 
-    close.axhspan(min(left_out), max(left_out), color=GREEN, alpha=0.13, lw=0)
-    close.axhspan(low, high, color=GREEN, alpha=0.55, lw=0)
+    at_end = {"xmin": 0.93, "color": GREEN, "lw": 0}  # the predictions are of the run's end
+    close.axhspan(min(left_out), max(left_out), alpha=0.2, **at_end)
+    close.axhspan(low, high, alpha=0.7, **at_end)
     for value in found["baselines"].values():
         close.axhline(value, color=GREY, ls=(0, (4, 3)), lw=0.9)
     labels = [(value, f"{name}: {value:.2f}", "#444444") for name, value in found["baselines"].items()]
-    labels.append(((low + high) / 2, f"predicted: {low:.2f} to {high:.2f}", "#00624a"))
+    labels.append(((low + high) / 2, f"predicted for the end: {low:.2f} to {high:.2f}", "#00624a"))
     labels.append((max(left_out) - 0.01, f"without one point: {min(left_out):.2f} to {max(left_out):.2f}", "#00624a"))
     labels.append((final["validation"], f"reached: {final['validation']:.2f}", "#8a5a00"))
     height = 9.0
