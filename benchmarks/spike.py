@@ -170,7 +170,7 @@ def main() -> None:
     cases += [(quarter, 0, 40, False), (config, 0, 160, False)]
     found: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
-        "conditions": f"one process, one thread, fp32, torch {torch.__version__}; a core that other jobs used as well",
+        "conditions": f"one process, one thread, fp32, torch {torch.__version__}",
         "factors": FACTORS,
         "runs": [],
     }

@@ -56,14 +56,21 @@ def rows(preference: int, factor: float | None) -> list[list[int]]:
     lesson = notebook.functions("14_experts")
     most = None if factor is None else lesson["capacity"](TOKENS, RANKS, CHOICES, factor)
     counts = []
-    for rank in range(RANKS):
-        scores = [
-            [8 * (shuffled(rank, token, e) + preference * (e == FAVORITE)) + e for e in range(RANKS)]
-            for token in range(TOKENS)
-        ]
-        _, chosen, _ = lesson["route"](torch.tensor(scores) / 1e4, CHOICES)
+    for of_rank in scores(preference):
+        _, chosen, _ = lesson["route"](torch.tensor(of_rank) / 1e4, CHOICES)
         counts.append(lesson["plan"](chosen, RANKS, most)[1].tolist())
     return counts
+
+
+def scores(preference: int) -> list[list[list[int]]]:
+    """scores[rank][token][expert], as in experts.js."""
+    return [
+        [
+            [8 * (shuffled(rank, token, expert) + preference * (expert == FAVORITE)) + expert for expert in range(RANKS)]
+            for token in range(TOKENS)
+        ]
+        for rank in range(RANKS)
+    ]
 
 
 def shuffled(rank: int, token: int, expert: int) -> int:

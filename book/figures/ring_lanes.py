@@ -18,7 +18,8 @@ CAPTION = "Attention of one layer in a zigzag ring of four H100s on four nodes: 
 RANKS = 4
 #: Tokens per rank: TFLOP/s of cuDNN on an H100, forward and backward, head dimension 128, without a mask, as a zigzag's
 #: later blocks are (FlashAttention-3, arXiv 2407.08608, figures 5 and 6).
-SPEEDS = {8192: (600, 518), 4096: (609, 499)}
+SPEEDS = {2048: (617, 465), 4096: (609, 499), 8192: (600, 518)}
+DRAWN = (8192, 4096)
 WAYS = ("forward", "backward, owner first", "backward, owner last")
 #: Units of the picture per millisecond, and milliseconds of the scale bar.
 SCALE, BAR = 36, 1
@@ -80,7 +81,7 @@ def still() -> tuple[str, str]:
         x = float(LEFT)
         marks.append(label(0, y + 13, name, "still-title"))
         marks += [label(0, y + 37, "compute"), label(0, y + 65, "network")]
-        for tokens in SPEEDS:
+        for tokens in DRAWN:
             found = times(tokens)
             jobs = bars(found, way)
             for what, step, start, end in jobs:

@@ -595,6 +595,13 @@ def test_the_experts_get_the_rows_that_the_lessons_layer_sends(chapter_14):
             assert int(back.group(1)) == sum(frame["sent"]), settings
 
 
+def test_page_and_paper_draw_the_same_scores(chapter_14):
+    figure = live_figure.module("experts")
+    for router, preference in (("chance", 0), ("favorite", 5000)):
+        settings = json.dumps({"router": router, "ranks": figure.RANKS})
+        assert chapter_14.evaluate(f"figures.experts.logic.scores({settings})") == figure.scores(preference)
+
+
 # The layouts
 
 
