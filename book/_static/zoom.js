@@ -1,4 +1,4 @@
-// A picture that a cell has drawn opens large in a dialog, by a click or by its button. Esc, the button and a click close
+// A picture that a cell has drawn, and one that never moves, opens large in a dialog, by a click or by its button. Esc, the button and a click close
 // it, and the focus returns to where it was.
 "use strict";
 (() => {
@@ -13,9 +13,7 @@
     const close = document.createElement("button");
     close.type = "button";
     close.textContent = "Close";
-    const large = document.createElement("img");
-    large.src = picture.src;
-    large.alt = picture.alt;
+    const large = picture.cloneNode(true);
     const stage = document.createElement("div");
     stage.className = "zoom-stage";
     stage.tabIndex = 0;
@@ -29,7 +27,7 @@
     dialog.showModal();
   }
 
-  for (const picture of document.querySelectorAll("div.cell_output img")) {
+  for (const picture of document.querySelectorAll("div.cell_output img, .live-still svg.two-nodes")) {
     const caption = picture.closest("figure")?.querySelector("figcaption");
     const name = caption?.querySelector(".figure-number")?.textContent ?? "the picture";
     const button = document.createElement("button");

@@ -77,20 +77,24 @@ def test_without_a_caption_the_button_stands_in_the_corner_of_its_picture(chromi
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 390])
-def test_a_picture_opens_large_and_gives_the_focus_back(chromium, book, width):
+@pytest.mark.parametrize(
+    ("page", "number", "kind"), [("05_ddp", "5.2", "img"), ("13_context", "13.3", "svg.two-nodes")], ids=["drawn", "still"]
+)
+def test_a_picture_opens_large_and_gives_the_focus_back(chromium, book, page, number, kind, width):
     tab = Tab(chromium, width)
-    tab.open((book / "book" / "05_ddp.html").as_uri())
-    button = tab.page.locator(".zoom-button").first
-    assert button.get_attribute("aria-label") == "Enlarge Figure 5.2"
-    before = tab.page.locator("#figure-5-2 img").bounding_box()["width"]
+    tab.open((book / "book" / f"{page}.html").as_uri())
+    figure = tab.page.locator(f"#figure-{number.replace('.', '-')}")
+    button = figure.locator(".zoom-button")
+    assert button.get_attribute("aria-label") == f"Enlarge Figure {number}"
+    before = figure.locator(kind).bounding_box()["width"]
     button.focus()
     tab.page.keyboard.press("Enter")
-    tab.wait("document.querySelector('dialog.zoom[open] img')?.naturalWidth")
-    assert tab.page.locator("dialog.zoom img").bounding_box()["width"] > 1.5 * before
+    tab.wait("document.querySelector('dialog.zoom[open] .zoom-stage > *')?.getBoundingClientRect().width > 0")
+    assert tab.page.locator(f"dialog.zoom {kind}").bounding_box()["width"] > 1.5 * before
     tab.page.keyboard.press("Escape")
     tab.wait("!document.querySelector('dialog.zoom[open]')")
     assert tab.evaluate("document.activeElement.className") == "zoom-button"
-    tab.page.locator("#figure-5-2 img").click()
+    figure.locator(kind).click()
     tab.page.locator("dialog.zoom button").click()
     tab.wait("!document.querySelector('dialog.zoom[open]')")
     assert tab.evaluate("document.activeElement.className") == "zoom-button"
