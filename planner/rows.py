@@ -16,7 +16,7 @@ from planner.software import SOFTWARE, Software
 
 #: Software → words in a row's name or source that tell it, where the row does not say. The first that fits counts.
 WORDS = {
-    "torchtitan async": ("async tp", "asynctp"),
+    "torchtitan async": ("async tp",),
     "torchtitan": ("torchtitan", "torchao"),
     "fms-fsdp": ("fms-fsdp",),
     "fsdp": ("pytorch fsdp", "tinyllama"),

@@ -66,7 +66,7 @@ def scores(preference: int) -> list[list[list[int]]]:
     """scores[rank][token][expert], as in experts.js."""
     return [
         [
-            [8 * (shuffled(rank, token, expert) + preference * (expert == FAVORITE)) + expert for expert in range(RANKS)]
+            [8 * (shuffled(rank, token, e) + preference * (e == FAVORITE)) + e for e in range(RANKS)]
             for token in range(TOKENS)
         ]
         for rank in range(RANKS)

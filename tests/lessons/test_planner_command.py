@@ -67,12 +67,6 @@ def test_the_balance_of_documents_is_that_of_a_zigzag(cp, document):
     assert found == pytest.approx(sum(work) / cp / max(work), rel=0.02)
 
 
-def test_chapter_13_says_what_a_zigzag_over_documents_costs():
-    text = (ROOT / "book" / "13_context.md").read_text(encoding="utf-8")
-    assert "32,768 tokens of documents of 5,000 (the last has 2,768) by a zigzag on 8 ranks" in text
-    assert document_balance(replace(LONG, document=5000), 8) == pytest.approx(2 / 3, abs=0.01)
-
-
 def test_documents_make_attention_cheaper_and_their_cut_may_be_unfair():
     layout = Layout(dp=2, tp=8, cp=4)
     whole, some = (attention(Step(model, H100, layout, MEGATRON))[0] for model in (LONG, replace(LONG, document=5000)))
