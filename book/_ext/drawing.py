@@ -16,6 +16,6 @@ def label(x: float, y: float, text: str, kind: str = "still-label", anchor: str 
 
 
 def drawing(width: float, height: float, marks: list[str]) -> str:
-    """The whole picture, of this size in its own units; the page shows a unit as a pixel, or larger, where it has room."""
+    """The whole picture, of this size in its own units, of which the page makes pixels where it has room."""
     size = f'width="{width:g}" viewBox="0 0 {width:g} {height:g}"'
     return f'<svg class="two-nodes" {size} xmlns="http://www.w3.org/2000/svg">{"".join(marks)}</svg>'

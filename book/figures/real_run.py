@@ -76,7 +76,9 @@ def curve() -> ranks.Figure:
     words = f"rank 2 killed\nin step {lost[-1]['step'] + 1}: the\nrun resumes, and\n{len(lost)} steps run twice"
     arrow = {"arrowstyle": "->", "color": "#8a3c00", "lw": 0.9}
     where = {"ha": "center", "va": "center", "fontsize": 8.5, "color": "#8a3c00"}
-    whole.annotate(words, (killed, losses[lost[-1]["step"] - 1] + 0.03), ((killed + end) / 2, 3.2), arrowprops=arrow, **where)
+    whole.annotate(
+        words, (killed, losses[lost[-1]["step"] - 1] + 0.03), ((killed + end) / 2, 3.2), arrowprops=arrow, **where
+    )
     spike = max(steps[5:], key=lambda row: row["loss"])
     words = f"step {spike['step']}: {spike['loss']:.2f}"
     whole.text(spike["step"] * per_step + 0.03, spike["loss"], words, va="center", fontsize=8.5, color=BLUE)

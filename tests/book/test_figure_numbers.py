@@ -78,7 +78,7 @@ def test_without_a_caption_the_button_stands_in_the_corner_of_its_picture(chromi
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize(
-    ("page", "number", "kind"), [("05_ddp", "5.2", "img"), ("13_context", "13.3", "svg.two-nodes")], ids=["drawn", "still"]
+    ("page", "number", "kind"), [("05_ddp", "5.2", "img"), ("13_context", "13.3", "svg.two-nodes")]
 )
 def test_a_picture_opens_large_and_gives_the_focus_back(chromium, book, page, number, kind, width):
     tab = Tab(chromium, width)
