@@ -9,7 +9,6 @@
     control_groups.py control groups, which bound all processes of a jail together
     own_user.py       where root grades, a user number of its own for the submissions of each jail
     handles.py        a student's function as the grade cells see it: a call is a message to the jail
-    record_methods.py what a check's records bring into the jail
     kernel.py         one notebook: its cells run in the jail, its grade cells outside
 
 The jail sees those files of this package that `FILES_INSIDE` names, and no others.

@@ -29,7 +29,6 @@ import autograder
 import ranks
 from autograder.checks import stage
 from autograder.grade.jail import outside, wire
-from autograder.grade.jail.record_methods import WhatTravels, is_record
 from ranks import sending
 from ranks.ledger import Ledger, Message, Span
 
@@ -72,12 +71,11 @@ class _Packer(sending.pickler()):  # type: ignore[misc]  # made when it is first
     """Pickles for the jail, where a handle becomes the object itself; remembers whether it met one.
 
     The lesson's own exceptions travel by name: in the jail these are classes that the submission has defined, and its
-    code raises those. Of a check's records, only those methods travel that something needs there (`record_methods`).
+    code raises those. A check's records travel with their methods, so none of these may know the answer.
     """
 
-    def __init__(self, file: io.BytesIO, what_travels: WhatTravels):
+    def __init__(self, file: io.BytesIO):
         super().__init__(file)
-        self.what_travels = what_travels
         #: Whose handle was met last.
         self.met: outside.Jailed | None = None
         self.oracles: list[stage.Oracle] = []
@@ -95,14 +93,11 @@ class _Packer(sending.pickler()):  # type: ignore[misc]  # made when it is first
             return obj._reference
         return obj.__name__ if isinstance(obj, type) and _errors.get().get(obj.__name__) is obj else None
 
-    def reducer_override(self, obj: Any) -> Any:
-        return super().reducer_override(self.what_travels.lighter(obj) if is_record(obj) else obj)
-
 
 def pack(value: Any) -> tuple[bytes, outside.Jailed | None, list[stage.Oracle]]:
     """A value as bytes for the jail, our own functions and classes by value; whose handle it mentions; its oracles."""
     data = io.BytesIO()
-    packer = _Packer(data, WhatTravels(value))
+    packer = _Packer(data)
     with _by_value():
         packer.dump(value)
     return data.getvalue(), packer.met, packer.oracles

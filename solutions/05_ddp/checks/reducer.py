@@ -44,20 +44,20 @@ class _Bucket:
             p.grad = None if array is None else torch.from_numpy(array)
         return params
 
-    @property
-    def numel(self) -> int:
-        """How many numbers it has."""
-        return sum(int(np.prod(shape, dtype=np.int64)) for shape in self.shapes)
 
-    @property
-    def means(self) -> list[np.ndarray]:
-        """The mean over the ranks; absent gradients count as zeros."""
-        n = len(self.absent)
-        of_ranks = zip(*map(self.gradients, range(n)), strict=True)
-        return [
-            sum((g.astype(np.float64) for g in each if g is not None), np.zeros(shape)) / n
-            for shape, each in zip(self.shapes, of_ranks, strict=True)
-        ]
+def _numel(bucket: _Bucket) -> int:
+    """How many numbers it has."""
+    return sum(int(np.prod(shape, dtype=np.int64)) for shape in bucket.shapes)
+
+
+def _means(bucket: _Bucket) -> list[np.ndarray]:
+    """The mean over the ranks; absent gradients count as zeros."""
+    n = len(bucket.absent)
+    of_ranks = zip(*map(bucket.gradients, range(n)), strict=True)
+    return [
+        sum((g.astype(np.float64) for g in each if g is not None), np.zeros(shape)) / n
+        for shape, each in zip(bucket.shapes, of_ranks, strict=True)
+    ]
 
 
 # ---- 3 · start_bucket and finish_bucket ----
@@ -115,17 +115,17 @@ def _averages(start_bucket: Any, finish_bucket: Any, buckets: list[_Bucket], nam
     expect = []
     for bucket in buckets:
         kind, tolerance = f"torch.{bucket.dtype}", 1e-6 if bucket.dtype == "float32" else 1e-12
-        shares = {"shares": [close(share, rtol=tolerance, atol=tolerance) for share in _shares(bucket.means)]}
+        shares = {"shares": [close(share, rtol=tolerance, atol=tolerance) for share in _shares(_means(bucket))]}
         facts = {
             "shares": shares,
-            "means": {"means": [close(mean, rtol=tolerance) for mean in bucket.means]},
-            "missing": {"missing": "", "kinds": [kind] * len(bucket.means), **shares},
-            "sent": {"flat": f"{kind} of shape ({bucket.numel},)", **shares},
+            "means": {"means": [close(mean, rtol=tolerance) for mean in _means(bucket)]},
+            "missing": {"missing": "", "kinds": [kind] * len(bucket.shapes), **shares},
+            "sent": {"flat": f"{kind} of shape ({_numel(bucket)},)", **shares},
         }[what]
         expect.append(Averaged(**facts))
     sends = None
     if what == "sent":
-        sends = [("all_reduce", bucket.numel * SIZES[bucket.dtype], "the bucket's gradients") for bucket in buckets]
+        sends = [("all_reduce", _numel(bucket) * SIZES[bucket.dtype], "the bucket's gradients") for bucket in buckets]
     judge = _never_waited if what == "shares" else None
     return Case(name, n, _average, (start_bucket, finish_bucket, buckets), [expect] * n, sends, judge=judge)
 
@@ -303,7 +303,7 @@ def _step_case(
     """Steps whose messages follow these rules, and which leave the means, if those count."""
     name, seed = _ORDERS[steps[-1]], inputs.seed(rng)
     buckets = _step_buckets(seed, n, len(steps) - 1)
-    right = [close(mean, rtol=1e-12) for bucket in buckets for mean in bucket.means]
+    right = [close(mean, rtol=1e-12) for bucket in buckets for mean in _means(bucket)]
 
     def judge(rank: int, parts: list[Ledger]) -> Any:
         sent = _Sent(rank, parts[0], name, steps)
@@ -316,7 +316,7 @@ def _step_case(
 
 
 #: The bytes of the all-reduces of a step, in the order of buckets.
-_BYTES = [8 * bucket.numel for bucket in _step_buckets(0, 1, 0)]
+_BYTES = [8 * _numel(bucket) for bucket in _step_buckets(0, 1, 0)]
 
 
 def _all(nbytes: list[int]) -> str:

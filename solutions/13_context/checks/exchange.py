@@ -15,7 +15,7 @@ from autograder.checks.check import check
 
 from .blocks import ERROR
 from .layouts import NAMES, positions
-from .ring import Sequence, sequence
+from .ring import Sequence, sequence, whole_forward
 
 EXCHANGE = "13-ex5-exchange"
 
@@ -117,7 +117,7 @@ def _attention(
     rng: np.random.Generator, function: Callable, n: int, layout: str, run: Callable = _both_ways, **more: Any
 ) -> Case:
     given = sequence(rng, positions(16, n, layout), (2, 4, 3))
-    out = given.forward()[0]
+    out = whole_forward(given)[0]
     expect = [Attended("", close(out[:, :, own], ERROR, ERROR) if run is _forward else ...) for own in given.shards]
     return Case(f"16 positions, {layout}, 4 heads", n, run, (function, given), expect, **more)
 

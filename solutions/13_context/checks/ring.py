@@ -34,16 +34,18 @@ class Sequence:
         own = [torch.from_numpy(x[:, :, self.shards[rank]].copy()) for x in self.whole]
         return own, [torch.tensor(shard, dtype=torch.int64) for shard in self.shards]
 
-    def forward(self) -> tuple[np.ndarray, np.ndarray]:
-        """(out, lse) of the whole sequence in one process."""
-        everything = np.arange(self.whole.shape[3])
-        return attention(*self.whole[:3], everything, everything)
 
-    def gradients(self) -> list[np.ndarray]:
-        """dq, dk and dv of the whole sequence, by autograd in one process, in float64."""
-        q, k, v, grad = (torch.from_numpy(x).double().requires_grad_() for x in self.whole)
-        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return [g.numpy() for g in torch.autograd.grad((out * grad.detach()).sum(), (q, k, v))]
+def whole_forward(given: Sequence) -> tuple[np.ndarray, np.ndarray]:
+    """(out, lse) of the whole sequence in one process."""
+    everything = np.arange(given.whole.shape[3])
+    return attention(*given.whole[:3], everything, everything)
+
+
+def _whole_gradients(given: Sequence) -> list[np.ndarray]:
+    """dq, dk and dv of the whole sequence, by autograd in one process, in float64."""
+    q, k, v, grad = (torch.from_numpy(x).double().requires_grad_() for x in given.whole)
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return [g.numpy() for g in torch.autograd.grad((out * grad.detach()).sum(), (q, k, v))]
 
 
 def sequence(rng: np.random.Generator, shards: list[list[int]], shape: tuple = (2, 2, 4), scale: float = 1) -> Sequence:
@@ -89,7 +91,7 @@ def _forward(rank: int, world_size: int, ring_forward: Callable, given: Sequence
 
 def _attended(given: Sequence) -> list[Attended]:
     """What is expected on each rank."""
-    out, lse = given.forward()
+    out, lse = whole_forward(given)
     return [
         Attended("", close(out[:, :, own], ERROR, ERROR), close(lse[:, :, own], ERROR, ERROR)) for own in given.shards
     ]
@@ -269,12 +271,12 @@ def _without_overflow(of_ranks: list[Gradients]) -> list[Gradients]:
 def _backwards(
     name: str, ring_backward: Callable, given: Sequence, error: float = 4 * ERROR, judge: Callable | None = None
 ) -> Case:
-    gradients = given.gradients()
+    gradients = _whole_gradients(given)
     scale = max(1.0, *(float(np.abs(x).max()) for x in gradients))
     expect = [Gradients("", *(close(x[:, :, own], atol=error * scale) for x in gradients)) for own in given.shards]
     if judge:
         expect = [Gradients("")] * len(expect)
-    args = (ring_backward, given, given.forward())
+    args = (ring_backward, given, whole_forward(given))
     return Case(name, len(given.shards), _backward, args, expect, judge=judge)
 
 

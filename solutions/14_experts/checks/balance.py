@@ -37,10 +37,10 @@ class Batch:
     probabilities: list[np.ndarray]
     chosen: list[np.ndarray]
 
-    @property
-    def counts(self) -> np.ndarray:
-        """Choices of each expert, over all ranks."""
-        return np.bincount(np.concatenate([c.ravel() for c in self.chosen]), minlength=self.probabilities[0].shape[1])
+
+def _counts(batch: Batch) -> np.ndarray:
+    """Choices of each expert, over all ranks."""
+    return np.bincount(np.concatenate([c.ravel() for c in batch.chosen]), minlength=batch.probabilities[0].shape[1])
 
 
 def _batches(rng: np.random.Generator, n: int) -> list[Batch]:
@@ -85,7 +85,7 @@ def _loss_of(balance_loss: Callable, batch: Batch, which: str, **more: Any) -> C
 
     A factor that is wrong in both is seen in the mean alone: gradients are multiplied by the right mean over theirs.
     """
-    shares, tokens, n = batch.counts / batch.counts.sum(), sum(map(len, batch.chosen)), len(batch.chosen)
+    shares, tokens, n = _counts(batch) / _counts(batch).sum(), sum(map(len, batch.chosen)), len(batch.chosen)
     loss = len(shares) * float(shares @ np.concatenate(batch.probabilities).mean(axis=0, dtype=np.float64))
     slope = len(shares) * shares * n / tokens
 
@@ -133,7 +133,7 @@ def one_all_reduce_tells_the_counts(balance_loss, *, rng):
     """balance_loss makes one all-reduce, of a number for each expert, and backward makes none."""
     for n in (2, 3):
         for batch in (*_batches(rng, n), _without_tokens(rng, n)):
-            experts = len(batch.counts)
+            experts = len(_counts(batch))
 
             def judge(rank: int, parts: list, experts: int = experts) -> str:
                 sent = [(m.call, m.bytes) for part in parts for m in part]
@@ -153,8 +153,8 @@ def _drive_bias(rank: int, world_size: int, nudge: Callable, bias: np.ndarray, c
 
 
 def _nudged(rng: np.random.Generator, nudge: Callable, batch: Batch) -> Case:
-    bias = (rng.integers(-8, 9, len(batch.counts)) / 8).astype(np.float32)
-    right = Balanced(bias=close(bias + RATE * np.sign(batch.counts.mean() - batch.counts), rtol=1e-6))
+    bias = (rng.integers(-8, 9, len(_counts(batch))) / 8).astype(np.float32)
+    right = Balanced(bias=close(bias + RATE * np.sign(_counts(batch).mean() - _counts(batch)), rtol=1e-6))
     n = len(batch.chosen)
     return Case(batch.name, n, _drive_bias, (nudge, bias, batch.chosen), [right] * n)
 
@@ -164,7 +164,7 @@ def the_bias_follows_all_counts(nudge, *, rng):
     """By all ranks' counts, a bias goes up by the rate below the mean, and down by it above."""
     for n in (2, 3, 1):
         for batch in _batches(rng, n)[:3]:
-            if np.all(batch.counts != batch.counts.mean()):
+            if np.all(_counts(batch) != _counts(batch).mean()):
                 yield _nudged(rng, nudge, batch)
         uneven = [np.array([[0], [1], [1]][: 3 - (rank > 0)], np.int64) for rank in range(n)]
         yield _nudged(rng, nudge, Batch("experts 0 and 1", [softmax(np.zeros((len(c), 2))) for c in uneven], uneven))

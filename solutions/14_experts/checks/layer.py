@@ -73,34 +73,37 @@ class Layer:
         g = torch.Generator().manual_seed(16 * self.seed + rank)
         return [torch.randn(self.sizes[rank], width, generator=g) for width in (WIDTH, WIDTH, self.experts)]
 
-    def routed(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
-        """Probability + bias (n, E) and the chosen experts (n, k)."""
-        with torch.no_grad():
-            logits = self.modules()[0].double()(self.tensors(rank)[0].double())
-            scores = logits.softmax(-1).numpy() + np.array(self.bias or 0.0)
-        return scores, np.argsort(-scores, axis=1)[:, : self.k]
 
-    def kept(self, rank: int) -> list[list[int]]:
-        """By the definition: expert → the places of this rank that it keeps."""
-        chosen = self.routed(rank)[1]
-        most = None if self.factor is None else math.ceil(self.factor * self.k * len(chosen) / self.experts)
-        return places(chosen, self.experts, most)
+def _routed(layer: Layer, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Probability + bias (n, E) and the chosen experts (n, k)."""
+    with torch.no_grad():
+        logits = layer.modules()[0].double()(layer.tensors(rank)[0].double())
+        scores = logits.softmax(-1).numpy() + np.array(layer.bias or 0.0)
+    return scores, np.argsort(-scores, axis=1)[:, : layer.k]
 
-    def is_useful(self, all_used: bool) -> bool:
-        """Are the choices far from a tie, every expert used where that is asked for, and some place dropped?"""
-        best = -np.sort(-np.concatenate([self.routed(r)[0] for r in range(len(self.sizes))]), axis=1)[:, : self.k + 1]
-        if np.any(-np.diff(best, axis=1) <= APART):
-            return False
-        kept = np.sum([[len(mine) for mine in self.kept(rank)] for rank in range(len(self.sizes))], axis=0)
-        return (not all_used or bool(np.all(kept > 0))) and (
-            self.factor is None or kept.sum() < self.k * sum(self.sizes)
-        )
+
+def _kept(layer: Layer, rank: int) -> list[list[int]]:
+    """By the definition: expert → the places of this rank that it keeps."""
+    chosen = _routed(layer, rank)[1]
+    most = None if layer.factor is None else math.ceil(layer.factor * layer.k * len(chosen) / layer.experts)
+    return places(chosen, layer.experts, most)
+
+
+def _is_useful(layer: Layer, all_used: bool) -> bool:
+    """Are the choices far from a tie, every expert used where that is asked for, and some place dropped?"""
+    best = -np.sort(-np.concatenate([_routed(layer, r)[0] for r in range(len(layer.sizes))]), axis=1)[:, : layer.k + 1]
+    if np.any(-np.diff(best, axis=1) <= APART):
+        return False
+    kept = np.sum([[len(mine) for mine in _kept(layer, rank)] for rank in range(len(layer.sizes))], axis=0)
+    return (not all_used or bool(np.all(kept > 0))) and (
+        layer.factor is None or kept.sum() < layer.k * sum(layer.sizes)
+    )
 
 
 def make(rng: np.random.Generator, layer: Layer, all_used: bool = True) -> Layer:
     """This layer with fresh weights and tokens, drawn again until it is useful."""
     for _ in range(2000):
-        if (drawn := replace(layer, seed=seed(rng))).is_useful(all_used):
+        if _is_useful(drawn := replace(layer, seed=seed(rng)), all_used):
             return drawn
     raise RuntimeError(f"no useful case was found: {layer}")
 
@@ -148,7 +151,7 @@ def one_process(case: Layer) -> list[Passed]:
     for module in (router, *experts):
         module.double()
     found = []
-    kept = [case.kept(rank) for rank in range(len(case.sizes))]
+    kept = [_kept(case, rank) for rank in range(len(case.sizes))]
     for rank, of_rank in enumerate(kept):
         x, slope, of_p = (tensor.double() for tensor in case.tensors(rank))
         x.requires_grad_()
@@ -162,7 +165,7 @@ def one_process(case: Layer) -> list[Passed]:
         router.zero_grad()
         ((y * slope).sum() + (probabilities * of_p).sum()).backward()
         grads = _near(_gradients(x, router, []))
-        found.append(Passed(_near(y), _near(probabilities), close(case.routed(rank)[1]), "", grads))
+        found.append(Passed(_near(y), _near(probabilities), close(_routed(case, rank)[1]), "", grads))
     for rank, one in enumerate(found):  # an expert's gradient is the sum over all ranks' tokens
         own = range(rank * case.each, (rank + 1) * case.each)
         for number, expert in enumerate(own):
@@ -238,7 +241,7 @@ def rows_travel_four_times(ExpertParallel, *, rng):
 
 
 def _expect_exchanges(layer: Layer) -> Callable:
-    kept = [[len(mine) for mine in layer.kept(rank)] for rank in range(len(layer.sizes))]
+    kept = [[len(mine) for mine in _kept(layer, rank)] for rank in range(len(layer.sizes))]
     row, counts, each = 4 * WIDTH, 8 * layer.experts, layer.each
 
     def judge(rank: int, parts: list) -> str:

@@ -39,25 +39,26 @@ class Mesh:
     loss_sums: list[float]
     counts: list[int]
 
-    def wanted(self, rank: int) -> list[np.ndarray]:
-        """The gradients of the mean loss over all tokens, before they are clipped."""
-        found = []
-        for i, kind in enumerate(self.kinds):
-            places = range(self.tp) if kind == "partial" else [rank % self.tp]
-            total = sum(self.grads[j * self.tp + t][i].astype(float) for j in range(self.dp) for t in places)
-            found.append(total / sum(self.counts))
-        return found
 
-    @property
-    def norm(self) -> float:
-        """The norm of the whole gradient: the pieces of all ranks of tp, and once what is whole on each rank."""
-        pieces = [(i, rank) for i, kind in enumerate(self.kinds) for rank in range(self.tp if kind == "sharded" else 1)]
-        return _length(self.wanted(rank)[i] for i, rank in pieces)
+def _wanted(mesh: Mesh, rank: int) -> list[np.ndarray]:
+    """The gradients of the mean loss over all tokens, before they are clipped."""
+    found = []
+    for i, kind in enumerate(mesh.kinds):
+        places = range(mesh.tp) if kind == "partial" else [rank % mesh.tp]
+        total = sum(mesh.grads[j * mesh.tp + t][i].astype(float) for j in range(mesh.dp) for t in places)
+        found.append(total / sum(mesh.counts))
+    return found
 
-    @property
-    def loss(self) -> float:
-        """The mean over all tokens that count."""
-        return sum(self.loss_sums) / sum(self.counts)
+
+def _norm(mesh: Mesh) -> float:
+    """The norm of the whole gradient: the pieces of all ranks of tp, and once what is whole on each rank."""
+    pieces = [(i, rank) for i, kind in enumerate(mesh.kinds) for rank in range(mesh.tp if kind == "sharded" else 1)]
+    return _length(_wanted(mesh, rank)[i] for i, rank in pieces)
+
+
+def _loss(mesh: Mesh) -> float:
+    """The mean over all tokens that count."""
+    return sum(mesh.loss_sums) / sum(mesh.counts)
 
 
 def _mesh(rng: np.random.Generator, tp: int, dp: int, specs: tuple = SPECS, empty: bool = False) -> Mesh:
@@ -140,9 +141,9 @@ def _case(function: Any, mesh: Mesh, *names: str, max_norm: float = math.inf, ju
     """names: of the facts that are compared."""
     expect = []
     for rank in range(mesh.tp * mesh.dp):
-        wanted = {_name(i, mesh): grad for i, grad in enumerate(mesh.wanted(rank))}
+        wanted = {_name(i, mesh): grad for i, grad in enumerate(_wanted(mesh, rank))}
         length = _length(wanted.values())
-        facts: dict[str, Any] = {"loss": close(mesh.loss, 1e-6), "ratio": close(1.0, 1e-5), "kinds": ""}
+        facts: dict[str, Any] = {"loss": close(_loss(mesh), 1e-6), "ratio": close(1.0, 1e-5), "kinds": ""}
         facts["grads"] = {name: close(grad, 2e-5) for name, grad in wanted.items()}
         facts["direction"] = {name: close(grad / length, 2e-5) for name, grad in wanted.items()}
         expect.append(Finished(**{name: facts[name] for name in names}))
@@ -254,7 +255,7 @@ def each_gradient_is_sent_once(finish_gradients, *, rng):
     """Only all-reduces: over dp the gradients once and two numbers, over tp the partial ones and four at most."""
     for tp, dp in ((2, 2), (2, 3)):
         mesh = _mesh(rng, tp, dp, MANY)
-        for max_norm in (math.inf, mesh.norm / 2):
+        for max_norm in (math.inf, _norm(mesh) / 2):
             yield _case(finish_gradients, mesh, max_norm=max_norm, judge=_too_much(mesh))
 
 
