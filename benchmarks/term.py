@@ -165,7 +165,7 @@ class Term:
     def grade(self) -> str:
         """`grade`, and once more if the machine was too busy for a submission, as the grader asks for."""
         text = self.run("grade", self.lesson, "--jobs", str(self.jobs))
-        return self.run("grade", self.lesson, "--jobs", str(self.jobs)) if course.RETRY_LATER in text else text
+        return text + self.run("grade", self.lesson, "--jobs", str(self.jobs)) if course.RETRY_LATER in text else text
 
     def graded(self) -> int:
         """How many notebooks are graded."""
@@ -300,8 +300,9 @@ class Term:
         settings = self.root / "course.toml"
         settings.write_text(f"[lessons.{self.lesson[:2]}]\ngiven = ['{'-'.join(dropped.split('-')[:2])}']\n")
         self.run("grade", self.lesson, "--jobs", str(self.jobs), kill_when=self.is_forgotten)
-        if f"the points and comments by hand of {students[0].login}" not in self.grade():
-            self.wrong.append(f"{dropped} was dropped, and nothing is said of its points by hand")
+        concerned = ", ".join(sorted(student.login for student in students if dropped in student.by_hand))
+        if f"the points and comments by hand of {concerned} for that" not in self.grade():
+            self.wrong.append(f"{dropped} was dropped, and nothing is said of the points by hand of {concerned}")
         self.compare("an exercise dropped", without=dropped)
         settings.unlink()
         self.grade()

@@ -395,8 +395,9 @@ def test_no_date_in_a_name_makes_a_notebook_older(name, is_folder):
 @pytest.mark.thorough
 @pytest.mark.apart
 def test_a_made_up_class_loses_nothing_on_its_way_through_an_assignment():
+    # Seed 9: the exercise that is dropped has points by hand of two, drawn in another order than their names have.
     done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "term.py", "--students", "10", "--lesson", "03"],
+        [sys.executable, ROOT / "benchmarks" / "term.py", "--students", "10", "--lesson", "03", "--seed", "9"],
         capture_output=True,
         text=True,
     )
