@@ -1,11 +1,12 @@
 """Where does the loss spike in the warm-up of lesson 17's real run come from, and which remedy helps?
 
-    python benchmarks/spike.py --out benchmarks/measured/spike.json     # some six minutes of one core
+    python benchmarks/spike.py --out benchmarks/measured/spike.json     # some ten minutes of one core
 
-One process trains the model of `examples/real_run/run.py` on today's text of the book with torch's AdamW: with other
-shuffles of the text, and with a half and a quarter of the learning rate. At the first loss that jumps, the next batches
-are judged at the same parameters, and the steps around it are made again in several ways. Each step records the norm
-of Adam's update without the rate, and what it would be if the clipped gradient were some factor larger.
+One process trains the model of `examples/real_run/run.py` on the text of the book with torch's AdamW: with other
+shuffles of the text, with a half and a quarter of the learning rate, and with twice the warm-up. At the first loss that
+jumps, the next batches are judged at the same parameters, and the steps around it are made again in several ways, each
+watched for five steps, in one shuffle for 25. Each step records the norm of Adam's update without the rate, and what
+it would be if the clipped gradient were some factor larger. Runs that the file already has on the same text are kept.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ real = importlib.import_module("run")
 FACTORS = (2, 10, 1000)  # of a gradient after clipping
 JUMP = 0.1  # bits per byte above the last loss: a spike
 EARLIEST = 8  # the first step that can count as one
-AFTERWARDS = 5  # steps of each remedy
+AFTERWARDS = (25, 5, 5, 5)  # by shuffle: steps for which each remedy is watched, from the spike's step on
+REWIND, SKIPPED = 5, 10  # steps to go back, and batches to leave out from there on: those around the spike
 
 
 class Run:
@@ -97,6 +99,13 @@ class Run:
         """SHA-256 of the parameters."""
         return str(real.parameters_digest(self.model))
 
+    def without_batches(self, count: int) -> Run:
+        """A copy that leaves out the next `count` batches; its steps count on, and so does the schedule."""
+        other = copy.deepcopy(self)
+        for _ in range(count):
+            other.batch()
+        return other
+
     def next_losses(self, count: int) -> list[float]:
         """The losses of the batches to come, at the same parameters; the run itself stays where it is."""
         other = copy.deepcopy(self)
@@ -111,8 +120,13 @@ class Run:
         return found
 
 
-def remedies(before: Run, at: Run) -> dict[str, Any]:
-    """What comes of each way to go on. before: at the start of the step before the spike; at: at the spike's start."""
+def remedies(earlier: list[Run], at: Run, steps: int) -> dict[str, Any]:
+    """What comes of each way to go on, as losses of the steps from the spike's on (after a rewind, from there on).
+
+    earlier: at the start of each of the REWIND steps before the spike, oldest first; at: at the spike's start; steps:
+    for so many each is watched. Only the longest watch has the rewind.
+    """
+    before = earlier[-1]
     again = copy.deepcopy(before)
     again.forward_backward()
     again.update()
@@ -121,62 +135,84 @@ def remedies(before: Run, at: Run) -> dict[str, Any]:
     halved.forward_backward()
     halved.update(0.5)
     unclipped.config = replace(unclipped.config, clip=math.inf)
-    return {
-        "go on": at.losses(AFTERWARDS),
-        "go on without clipping": unclipped.losses(AFTERWARDS),
-        "leave out the updates from here on": at.next_losses(AFTERWARDS),
-        "make the update before again": again.losses(AFTERWARDS),
+    found = {
+        "go on": at.losses(steps),
+        "go on without clipping": unclipped.losses(steps),
+        "leave out the updates from here on": at.next_losses(steps),
+        "make the update before again": again.losses(2),  # equal bits and equal losses: the rest is going on
         "the update made again has the same bits": again.digest() == at.digest(),
-        "leave out the update before": left_out.losses(AFTERWARDS),
-        "half the rate in the update before": halved.losses(AFTERWARDS),
-        "half the rate from the update before on": before.losses(AFTERWARDS + 1, 0.5)[1:],
+        "leave out the update before": left_out.losses(steps),
+        "half the rate in the update before": halved.losses(steps),
+        "half the rate from the update before on": before.losses(steps + 1, 0.5)[1:],
     }
+    if steps == max(AFTERWARDS):
+        found["rewind and skip the batches"] = earlier[0].without_batches(SKIPPED).losses(REWIND + steps)
+    return found
 
 
-def study(config: Any, texts: dict[str, Any], shuffle: int, steps: int, try_remedies: bool) -> dict[str, Any]:
+def study(config: Any, texts: dict[str, Any], shuffle: int, steps: int, watched: int) -> dict[str, Any]:
     """Train so many steps; the rows, and where the first spike is, with what came of each remedy."""
     run = Run(config, texts, shuffle)
     rows: list[dict[str, Any]] = []
     found: dict[str, Any] = {}
-    before = copy.deepcopy(run)
+    earlier: list[Run] = []
     while run.step < steps:
         here = copy.deepcopy(run) if not found else None
         row = run.forward_backward()
         row["larger"] = [run.update_norm(factor) for factor in FACTORS]
         if here is not None and row["step"] >= EARLIEST and row["loss"] > rows[-1]["loss"] + JUMP:
             found = {"step": row["step"], "loss_before": rows[-1]["loss"], "loss": row["loss"]}
-            found["remedies"] = remedies(before, here) if try_remedies else {}
+            found["remedies"] = remedies(earlier, here, watched) if watched else {}
         run.update()
         rows.append(row)
-        before = here if here is not None else before
+        if here is not None:
+            earlier = [*earlier, here][-REWIND:]
     norms = [row["update"] for row in rows]
     most = max(norms[i] / statistics.median(norms[max(0, i - 5) : i]) for i in range(2, steps))
-    print(f"shuffle {shuffle}, peak {config.lr:g}: update / median of five at most {most:.2f}; {found or 'no spike'}")
-    tokens = len(texts["train"])
-    return {"shuffle": shuffle, "lr": config.lr, "training_tokens": tokens, "spike": found, "rows": rows}
+    name = f"shuffle {shuffle}, peak {config.lr:g}, warm-up {config.warmup:g}"
+    print(f"{name}: update / median of five at most {most:.2f}; {found or 'no spike'}")
+    return {"spike": found, "rows": rows}
+
+
+def cases() -> list[tuple[Any, int, int, int]]:
+    """Each run's settings, shuffle, steps, and for how many steps the remedies are watched."""
+    config = real.Config()
+    half, quarter = (replace(config, lr=share * config.lr) for share in (0.5, 0.25))
+    longer = replace(config, warmup=2 * config.warmup)  # half the peak's run until step 32; its warm-up ends in step 64
+    found = [(config, shuffle, 20, steps) for shuffle, steps in enumerate(AFTERWARDS)]
+    found += [(half, shuffle, 40, 0) for shuffle in range(4)]
+    return [*found, (quarter, 0, 40, 0), (config, 0, 160, 0), (longer, 0, 72, 0)]
 
 
 def main() -> None:
-    """Make all runs, and write what they recorded."""
+    """Make the runs that the file does not have on this text, and write what they recorded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "measured" / "spike.json")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the folder with the text: `book` in an older checkout")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    config = real.Config()
-    texts, _ = real.prepared(config)
-    half, quarter = (replace(config, lr=share * config.lr) for share in (0.5, 0.25))
-    cases = [(config, shuffle, 20, True) for shuffle in range(4)]
-    cases += [(half, shuffle, 40, False) for shuffle in range(4)]
-    cases += [(quarter, 0, 40, False), (config, 0, 160, False)]
+    real.COURSE = arguments.root
+    texts, _ = real.prepared(real.Config())
+    old = json.loads(arguments.out.read_text(encoding="utf-8"))["runs"] if arguments.out.exists() else []
+    had = {_key(run, len(run["rows"]), len(run["spike"].get("remedies", {}).get("go on", ""))): run for run in old}
     found: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
         "conditions": f"one process, one thread, fp32, torch {torch.__version__}",
         "factors": FACTORS,
+        "rewound_steps": REWIND,
+        "skipped_batches": SKIPPED,
         "runs": [],
     }
-    for case in cases:
-        found["runs"].append(study(case[0], texts, *case[1:]))
-        arguments.out.write_text(json.dumps(_rounded(found)) + "\n")
+    for config, shuffle, steps, watched in cases():
+        case = {"shuffle": shuffle, "lr": config.lr, "warmup": config.warmup, "training_tokens": len(texts["train"])}
+        run = had.get(_key(case, steps, watched)) or {**case, **study(config, texts, shuffle, steps, watched)}
+        found["runs"].append(run)
+    arguments.out.write_text(json.dumps(_rounded(found)) + "\n")
+
+
+def _key(run: dict[str, Any], steps: int, watched: int) -> tuple[Any, ...]:
+    """By what a run in the file is known."""
+    return run["shuffle"], run["lr"], run["warmup"], run["training_tokens"], steps, watched
 
 
 def _rounded(value: Any) -> Any:

@@ -49,7 +49,7 @@ def band(points: list[dict], flops: float) -> tuple[float, float]:
 
 
 def curve() -> ranks.Figure:
-    """Bits per byte over tokens, with the kill and the spike; and the end alone, with the prediction and baselines."""
+    """Bits per byte over tokens, with the kill and the spikes; and the end alone, with the prediction and baselines."""
     (steps, lost, _), found = log(), study()
     points, flops = found["points"], found["flops"]
     low, high = band(points, flops)
@@ -57,10 +57,10 @@ def curve() -> ranks.Figure:
     per_step, end, final = found["tokens_per_step"] / 1e6, steps[-1]["step"] * found["tokens_per_step"] / 1e6, steps[-1]
     alt = (
         f"Bits per byte against tokens. On training batches they fall from {steps[0]['loss']:.1f} to "
-        f"{final['loss']:.2f}, with a spike in warm-up; on held-out chapters to {final['validation']:.2f}. A mark is "
-        f"the kill. A second panel has the last third on a larger scale: at its right end a short bar from {low:.2f} "
-        f"to {high:.2f} is the prediction from three smaller runs, a pale one from {min(left_out):.2f} to "
-        f"{max(left_out):.2f} what it is without one of them. Dashed lines are baselines."
+        f"{final['loss']:.2f}, with two spikes in warm-up, whose end is marked; on held-out chapters to "
+        f"{final['validation']:.2f}. A mark is the kill. A second panel has the last third on a larger scale: at its "
+        f"right end a short bar from {low:.2f} to {high:.2f} is the prediction from three smaller runs, a pale one "
+        f"from {min(left_out):.2f} to {max(left_out):.2f} what it is without one of them. Dashed lines are baselines."
     )
     fig = ranks.Figure(figsize=(8.8, 4.6), alt=alt)
     whole, close = fig.subplots(1, 2, width_ratios=(1.75, 1))
@@ -80,8 +80,13 @@ def curve() -> ranks.Figure:
         words, (killed, losses[lost[-1]["step"] - 1] + 0.03), ((killed + end) / 2, 3.2), arrowprops=arrow, **where
     )
     spike = max(steps[5:], key=lambda row: row["loss"])
-    words = f"step {spike['step']}: {spike['loss']:.2f}"
-    whole.text(spike["step"] * per_step + 0.03, spike["loss"], words, va="center", fontsize=8.5, color=BLUE)
+    second = max(steps[spike["step"] + 1 :], key=lambda row: row["norm"])
+    for row, lift in ((spike, 0.0), (second, 0.1)):
+        words = f"step {row['step']}: {row['loss']:.2f}"
+        whole.text(row["step"] * per_step + 0.03, row["loss"] + lift, words, va="center", fontsize=8.5, color=BLUE)
+    warm = max(steps, key=lambda row: row["lr"])["step"] * per_step
+    whole.axvline(warm, ymax=0.45, color=GREY, ls=":", lw=1)
+    whole.text(warm + 0.02, 1.9, "warm-up ends", fontsize=8.5, color="#444444")
     epoch = found["training_tokens"] / 1e6
     top = whole.secondary_xaxis("top", functions=(lambda x: x / epoch, lambda x: x * epoch))
     top.set_xlabel("times through the training text", fontsize=9)
