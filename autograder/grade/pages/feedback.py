@@ -205,7 +205,7 @@ def property_of(tried: Tried, earns: bool) -> dict:
 
 
 def failures(test: CellOutcome, answer: CellOutcome | None, secrets: list[str]) -> list[dict]:
-    """What failed, each hint where it is shown first."""
+    """What failed, with its hints, unless one that is shown already explains it."""
     found, seen = list[dict](), set[str]()
     for reason in scoring.reasons(test, answer):
         first = reason.outcomes[0]
@@ -213,7 +213,7 @@ def failures(test: CellOutcome, answer: CellOutcome | None, secrets: list[str]) 
             {
                 "says": [one.says for one in reason.outcomes if one.says],
                 "message": re.sub(r"^the ", "The ", hide(reason.message, secrets).strip()),
-                "hints": [hide(hint, secrets) for hint in reason.hints if hint not in seen],
+                "hints": [] if seen & set(reason.hints) else [hide(hint, secrets) for hint in reason.hints],
                 "sure": reason.sure,
                 "picture": picture(first.picture),
                 "where": [hide(frame, secrets) for frame in first.where],

@@ -89,6 +89,7 @@ class Missing:
     """What becomes of gradients that some ranks lack. ratio: to a shared gradient that was 1 on all ranks."""
 
     idle: str = sentence()
+    lacks: str = sentence()
     ratio: Any = fact("the gradient that rank 0 lacked, over one that is 1 on all ranks,")
     local: Any = fact("the local gradient that there was not")
 
@@ -99,8 +100,10 @@ def _average_missing(rank: int, world_size: int, average_gradients: Callable, gr
     left = _left(module)
     same = all(g is None or np.array_equal(left[name], g) for name, g in gradients[rank].items())
     idle = "average_gradients left all gradients as they were" if same else ""
-    ratio = "None" if isinstance(left["second"], str) else left["second"] / left["last"]
-    return Missing(idle, ratio, left["own"])
+    if isinstance(left["second"], str):
+        lacks = "average_gradients left the gradient of 'second' None, expected the mean"
+        return Missing(idle, lacks, None, left["own"])
+    return Missing(idle, "", left["second"] / left["last"], left["own"])
 
 
 def _missing(rng: np.random.Generator, function: Callable, n: int, lack: range, **right: Any) -> Case:
@@ -109,7 +112,7 @@ def _missing(rng: np.random.Generator, function: Callable, n: int, lack: range, 
     gradients = [mine | {"last": np.ones((), np.float32)} for mine in gradients]
     mean = np.zeros(5) + sum(0 if g["second"] is None else g["second"] for g in gradients) / n
     name = "no rank has a gradient of 'second'" if len(lack) == n else "all ranks but 0 have a gradient of 'second'"
-    expect = [Missing(**(right or {"ratio": close(mean, rtol=1e-6, atol=1e-6)})) for _ in range(n)]
+    expect = [Missing(**(right or {"lacks": "", "ratio": close(mean, rtol=1e-6, atol=1e-6)})) for _ in range(n)]
     return Case(name if lack else "no rank has a gradient of 'own'", n, _average_missing, (function, gradients), expect)
 
 
