@@ -14,6 +14,7 @@
     close.type = "button";
     close.textContent = "Close";
     const large = picture.cloneNode(true);
+    large.removeAttribute("style"); // its size on the page
     const stage = document.createElement("div");
     stage.className = "zoom-stage";
     stage.tabIndex = 0;
