@@ -135,7 +135,7 @@ def feedback(tab: Tab) -> str:
     tab.page.click("#submitted_assignments_list button:text-is('Fetch Feedback')")
     tab.page.click("#submitted_assignments_list a:has-text('view feedback')")
     tab.page.dblclick(f".jp-DirListing-itemText:has-text('{LESSON}.html')")
-    return tab.page.frame_locator(".jp-HTMLViewer iframe").locator("body").inner_text()
+    return tab.page.frame_locator(".jp-HTMLViewer iframe").locator("body", has_text="Total").inner_text()
 
 
 def test_students_have_what_ranks_and_the_notebooks_import():
