@@ -6,7 +6,7 @@ One process trains the model of `examples/real_run/run.py` on the text of the bo
 shuffles of the text, with a half and a quarter of the learning rate, and with twice the warm-up. At the first loss that
 jumps, the next batches are judged at the same parameters, and the steps around it are made again in several ways, each
 watched for five steps, in one shuffle for 25. Each step records the norm of Adam's update without the rate, and what
-it would be if the clipped gradient were some factor larger. Runs that the file already has on the same text are kept.
+it would be if the clipped gradient were some factor larger.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def cases() -> list[tuple[Any, int, int, int]]:
 
 
 def main() -> None:
-    """Make the runs that the file does not have on this text, and write what they recorded."""
+    """Make all runs, and write what they recorded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "measured" / "spike.json")
     parser.add_argument("--root", type=Path, default=ROOT, help="the folder with the text: `book` in an older checkout")
@@ -193,8 +193,6 @@ def main() -> None:
     torch.set_num_threads(1)
     real.COURSE = arguments.root
     texts, _ = real.prepared(real.Config())
-    old = json.loads(arguments.out.read_text(encoding="utf-8"))["runs"] if arguments.out.exists() else []
-    had = {_key(run, len(run["rows"]), len(run["spike"].get("remedies", {}).get("go on", ""))): run for run in old}
     found: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
         "conditions": f"one process, one thread, fp32, torch {torch.__version__}",
@@ -205,14 +203,8 @@ def main() -> None:
     }
     for config, shuffle, steps, watched in cases():
         case = {"shuffle": shuffle, "lr": config.lr, "warmup": config.warmup, "training_tokens": len(texts["train"])}
-        run = had.get(_key(case, steps, watched)) or {**case, **study(config, texts, shuffle, steps, watched)}
-        found["runs"].append(run)
+        found["runs"].append(case | study(config, texts, shuffle, steps, watched))
     arguments.out.write_text(json.dumps(_rounded(found)) + "\n")
-
-
-def _key(run: dict[str, Any], steps: int, watched: int) -> tuple[Any, ...]:
-    """By what a run in the file is known."""
-    return run["shuffle"], run["lr"], run["warmup"], run["training_tokens"], steps, watched
 
 
 def _rounded(value: Any) -> Any:

@@ -1,5 +1,5 @@
-// A picture that a cell has drawn, and one that never moves, opens large in a dialog, by a click or by its button. Esc, the button and a click close
-// it, and the focus returns to where it was.
+// A picture that a cell has drawn, and one that never moves, opens large in a dialog, by a click or by its button. Esc,
+// the button and a click close it, and the focus returns to where it was.
 "use strict";
 (() => {
   const SIGN = '<svg viewBox="0 0 16 16" aria-hidden="true"><path d="M9.5 2H14v4.5M14 2 9 7M6.5 14H2V9.5M2 14l5-5"/></svg>';

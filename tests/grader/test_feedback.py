@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output, new_raw_cell
 
-from autograder.checks.expect import CheckFailed, Hint
+from autograder.checks.expect import CheckFailed, Failure, Hint
 from autograder.grade import outcome
 from autograder.grade.nbgrader import restore
 from autograder.grade.outcome import CellOutcome, Tried
@@ -158,6 +158,13 @@ def test_hints_are_shown_once_each_after_the_message(names):
     assert page.count("x is 3 (case: 2 ranks)</p>") == page.count("y is 4 (case: 2 ranks)</p>") == 1
     shown = re.findall(r'<p class="hint"><strong>(.*)</strong> (.*)</p>', page)
     assert shown == [("Perhaps:" if len(names) > 1 else "Hint.", html.escape(known[name].text)) for name in names]
+
+
+def test_a_failure_that_a_shown_hint_explains_gets_no_other_one():
+    first, second = (Failure(kind="error", message=text) for text in ("x is 3", "y is 4"))
+    first.hints, second.hints = [Hint("adds", "You added.")], [Hint("adds", "You added."), Hint("takes", "You took.")]
+    test = CellOutcome(properties=[Tried("error", one, name=one.message, points=1) for one in (first, second)])
+    assert [shown["hints"] for shown in feedback.failures(test, None, [])] == [["You added."], []]
 
 
 def test_a_hidden_line_that_comes_out_in_a_message_is_struck_out(toy):
