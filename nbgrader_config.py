@@ -8,11 +8,11 @@ from pathlib import Path
 from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import LimitOutput
 
-from autograder.grade.nbgrader.converters import copy_only_what_is_listed, one_at_a_time
+from autograder.grade.course import Course
+from autograder.grade.nbgrader.converters import copy_only_what_is_listed, grade_with, one_at_a_time
 from autograder.grade.nbgrader.exchange import Collect, ReleaseFeedback
 from autograder.grade.nbgrader.formgrader import DrawnFormulas, use_own_page
-from autograder.grade.nbgrader.preprocessors import AdaptLesson, ClearAttachments, ListChecks, RunCells
-from autograder.grade.nbgrader.restore import RestoreCells, SubmissionExporter
+from autograder.grade.nbgrader.preprocessors import AdaptLesson, ClearAttachments, ListChecks
 from autograder.grade.nbgrader.scoring import ReadGrades, SaveScores
 from autograder.grade.pages.feedback import FeedbackExporter
 from autograder.grade.pages.safe_html import SafeCells
@@ -45,9 +45,8 @@ c.GenerateAssignment.preprocessors = [
 
 # Grading. A test cell gets the points of the properties that hold. Whatever state a submission is in, every exercise
 # gets a score and a reason.
-c.Autograde.exporter_class = SubmissionExporter
-c.Autograde.sanitize_preprocessors = [RestoreCells]
-c.Autograde.autograde_preprocessors = [RunCells, LimitOutput, SaveScores]
+grade_with(Course.grade_for_nbgrader)
+c.Autograde.autograde_preprocessors = [LimitOutput, SaveScores]  # of a notebook that was run
 # Submissions run in a jail (c.RunCells.jail = False: with your own rights). Of the other files in a submission's
 # folder, only those are used whose names match a pattern in the list c.RunCells.data_files.
 c.RunCells.timeout = 60  # seconds for a cell

@@ -1,6 +1,6 @@
 """A line in JupyterLab under a cell that takes long, such as "3 of 4 ranks finished, 12 s"; it goes when the cell ends.
 
-It is shown only where somebody looks. A program that runs a notebook (papermill, nbclient, a grader) says that it
+It is shown only where somebody looks. A program that runs a notebook (papermill, nbclient) says that it
 answers no questions, and gets the same outputs as if this module did not exist.
 """
 

@@ -18,14 +18,15 @@ _FOREIGN = re.compile(
     rf"[/\\](torch|multiprocessing|lib[/\\]python[^/\\]*)[/\\]|[/\\]ranks[/\\]({_OURS})$|^<frozen|^<string>"
 )
 
-#: Folders whose code no message may show, such as that of an autograder's tests.
-HIDDEN: set[str] = set()
+#: How the paths of files begin whose code no message may show → what stands there instead.
+HIDDEN: dict[str, str] = {}
 
 
 def place(file: str, line: int) -> str:
     """The file's name or the cell's number, the number of the line, and its text."""
-    if _hidden(file):
-        return "a line of the test"
+    for start, instead in HIDDEN.items():
+        if file.startswith(start):
+            return instead
     text = linecache.getline(file, line).strip()
     return f"{name_of(file)}, line {line}" + (f": {text}" if text else "")
 
@@ -55,11 +56,7 @@ def where(chain: list[dict[str, Any]]) -> str:
 
 def foreign(file: str) -> bool:
     """Is this file part of torch, of Python's own modules, of `ranks`, or of a hidden folder?"""
-    return bool(_FOREIGN.search(file)) or _hidden(file)
-
-
-def _hidden(file: str) -> bool:
-    return file.startswith(tuple(HIDDEN))
+    return bool(_FOREIGN.search(file)) or file.startswith(tuple(HIDDEN))
 
 
 def _own(link: dict[str, Any]) -> list[tuple[str, int, str]]:

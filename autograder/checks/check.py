@@ -32,7 +32,7 @@ import re
 import secrets
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +144,9 @@ def check(exercise: str, points: float = 0.0, *, veto: bool = False, fixed: str 
             failed = attempt(body, subjects, seed, launches)
             if failed is None:
                 return
-            told, failure = copy.copy(failed), failed.failure  # another exception, without what its frames hold
-            told.seed, failure.check = seed, body.__name__
+            told = copy.copy(failed)  # another exception, without what its frames hold
+            failure = replace(failed.failure, check=body.__name__)
+            told.seed, told.failure = seed, failure
             if failure.kind != UNWRITTEN and not failure.fault:  # a check's own mistake fails all answers alike
                 of_exercise = [one for one in REGISTERED.values() if one.exercise == exercise]
                 core = max(of_exercise, key=lambda one: one.points, default=declared).name
@@ -153,7 +154,7 @@ def check(exercise: str, points: float = 0.0, *, veto: bool = False, fixed: str 
                     hints.matching, exercise, body, seed, told.compared, attempt, launches.count, core=core
                 )
             if told.find_hints and not hints.grading().later:
-                failure.hints = list(told.find_hints())
+                told.failure = replace(failure, hints=list(told.find_hints()))
             raise told from failed.__cause__
 
         declared = Check(exercise, points, veto, run, fixed)

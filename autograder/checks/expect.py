@@ -32,7 +32,7 @@ class Hint:
     sure: bool = True
 
 
-@dataclass
+@dataclass(frozen=True)
 class Failure:
     """Why a cell did not run to its end, or why a property does not hold."""
 

@@ -184,7 +184,7 @@ def run_ranks(
     from ranks import source
 
     # Messages to students quote no line of a test or an oracle.
-    source.HIDDEN.update([f"{_PACKAGE}{os.sep}", *(f"{folder}/checks" for folder in _SOLUTIONS.glob("*"))])
+    source.HIDDEN.update(dict.fromkeys([f"{_PACKAGE}{os.sep}", *map("{}/checks".format, _SOLUTIONS.glob("*"))], OURS))
     launches = _launches.get(Launches())
     launches.count += 1
     if launches.count > launches.most:

@@ -77,7 +77,7 @@ class Course:
                 near = course_settings.did_you_mean(student, self.students()) or ": check the name after --student"
                 raise UnknownStudentError(f"there is no folder submitted/{student}{near}")
         #: Of each submission that is being graded the exchange's own files, and its fingerprint.
-        self._taken: dict[tuple[str, str], tuple[dict[str, bytes], str]] = {}
+        self._being_graded: dict[tuple[str, str], tuple[dict[str, bytes], str]] = {}
 
     @property
     def own(self) -> Settings:
@@ -170,7 +170,7 @@ class Course:
         todo = [
             job for job in self._gradable(lessons)
             if force or job not in final
-            or record.at(job[1]).graded.get(job[0]) != self._fingerprint(*job, self._take(*job))
+            or record.at(job[1]).graded.get(job[0]) != self._fingerprint(*job, self._submission(*job))
         ]  # fmt: skip
         needed = self._untried(sorted({lesson for _, lesson in todo})) if solutions else {}
         if todo:
@@ -227,7 +227,7 @@ class Course:
             bar.set_description_str(f"graded {student} {lesson}")
             # Until it is written, it is not graded, whatever was remembered of it.
             before = records.of(self.root).at(lesson).graded.pop(student, None)
-            fingerprint = self._taken[task.name][1]
+            fingerprint = self._being_graded[task.name][1]
             problem = self.write_grade(student, lesson, executed, error)
             if problem:
                 problems.append(problem)
@@ -263,9 +263,9 @@ class Course:
         instructor = submission_files.lesson_notebook(source / f"{lesson}.ipynb", self.own)
         files, nb = pieces.companions(source), reading.notebook_of(instructor.cells, outcome.NotebookOutcome())
         if student:
-            submission = self._take(student, lesson)
-            self._taken[student, lesson] = submission.exchange, self._fingerprint(student, lesson, submission)
-            nb, files = reading.read_taken(submission), submission_files.next_to(files, submission.files)
+            submission = self._submission(student, lesson)
+            self._being_graded[student, lesson] = submission.exchange, self._fingerprint(student, lesson, submission)
+            nb, files = reading.notebook_in(submission), submission_files.next_to(files, submission.files)
         with self.gradebook() as gradebook:
             earlier = records.of(self.root).at(lesson).earlier
             sources = restore.source_cells(gradebook, lesson, lesson, earlier)
@@ -345,6 +345,20 @@ class Course:
             _, executed, error = next(iter(pool.run([self.task(student, lesson)])))
         return self.write_grade(student, lesson, executed, error)
 
+    @classmethod
+    def grade_for_nbgrader(cls, config: Config, root: Path, student: str, lesson: str) -> str:
+        """`grade_one` where nbgrader's command or formgrader asks for it, with nbgrader's configuration.
+
+        ValueError if the jail is wanted and cannot be used.
+        """
+        from autograder.grade.nbgrader import preprocessors
+
+        course = cls(root, jail=preprocessors.RunCells(config=config).jail)
+        course.settings = config
+        if course.jail:
+            isolation.refuse(course.root, course.solutions)
+        return course.grade_one(student, lesson)
+
     def write_grade(
         self, student: str, lesson: str, executed: nbformat.NotebookNode | None, error: Exception | None = None
     ) -> str:
@@ -359,7 +373,7 @@ class Course:
         if executed is not None:
             config = self._config(assignment_id=lesson, student_id=student)
             with library.logged(self.root / ".nbgrader.log") as log:
-                grade_submission(config, student, lesson, executed, self._taken.pop((student, lesson))[0])
+                grade_submission(config, student, lesson, executed, self._being_graded.pop((student, lesson))[0])
             problem = log.problem
         if problem:
             why = scoring.ENDED if isinstance(error, BrokenProcessPool) else scoring.FAILED
@@ -436,12 +450,12 @@ class Course:
             raise ValueError(f"the folder {self.root} has a question mark in its name: rename it")
         return f"sqlite:///{self.root / 'gradebook.db'}"
 
-    def _take(self, student: str, lesson: str) -> Submission:
+    def _submission(self, student: str, lesson: str) -> Submission:
         """What is used of a submission, as it is now."""
         from autograder.grade.nbgrader import preprocessors, submission_files
 
         patterns = preprocessors.RunCells(config=self._config()).data_files
-        return submission_files.taken(self.root / "submitted" / student / lesson, patterns)
+        return submission_files.read_folder(self.root / "submitted" / student / lesson, patterns)
 
     def _fingerprint(self, student: str, lesson: str, submission: Submission | None = None) -> str:
         """A digest of all that a grade depends on: the submission (none for student ''), the lesson, the grader."""

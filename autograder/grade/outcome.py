@@ -132,7 +132,7 @@ class NotebookOutcome:
 
     problem: why it could not be read, "" if it could. remarks: on how it was found, and what was repaired, a sentence
     each. left_out: files beside it that are not used, and why. python: the version that it was saved with, if it says.
-    busy: had other programs the processors for most of its run? written_by: `reading.OURS` of the writing process.
+    busy: had other programs the processors for most of its run?
     """
 
     problem: str = ""
@@ -140,7 +140,6 @@ class NotebookOutcome:
     left_out: list[str] = field(default_factory=list)
     python: str = ""
     busy: bool = False
-    written_by: str = ""
 
 
 def failed_by_time(cells: Iterable[CellOutcome]) -> bool:

@@ -18,7 +18,7 @@ from sphinx.transforms import SphinxTransform
 
 #: Names with an ordinary meaning, in which chapters use them as well.
 EVERYDAY = {"round", "decay", "unit", "stream", "elastic", "agent", "commit", "blocking", "layout", "atomic", "expert"}
-EVERYDAY |= {"collective", "node", "persist", "store"}
+EVERYDAY |= {"collective", "node", "persist", "store", "warm-up"}
 
 
 def names(term: str) -> list[str]:

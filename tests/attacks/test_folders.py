@@ -71,7 +71,7 @@ def test_a_digest_sees_every_change_and_follows_no_link(tmp_path):
     folder = tmp_path / LESSON
 
     def digest() -> str:
-        return submission_files.taken(folder, ["*.csv"]).digest()
+        return submission_files.read_folder(folder, ["*.csv"]).digest()
 
     seen = [digest()]
 
@@ -154,7 +154,7 @@ def test_what_is_exchanged_while_it_is_read_is_the_students_own_or_refused(tmp_p
     read, refused = 0, 0
     try:
         for _ in range(2_000):
-            found = submission_files.taken(eve, ["*.csv"])
+            found = submission_files.read_folder(eve, ["*.csv"])
             assert found.notebook in (b"of eve", None) and set(found.files.values()) <= {b"of eve"}
             read, refused = read + (found.notebook is not None), refused + (found.notebook is None)
     finally:
@@ -168,10 +168,10 @@ def test_a_second_name_for_a_file_of_another_student_is_refused(eve, zoe):
     for path, owner in ((zoe.parent, 1001), (zoe, 1001), (zoe / f"{LESSON}.ipynb", 1001), (eve.parent, 1002)):
         os.chown(path, owner, -1)
     os.link(zoe / f"{LESSON}.ipynb", eve / f"{LESSON}.ipynb")
-    found = submission_files.taken(eve, [])
+    found = submission_files.read_folder(eve, [])
     assert found.notebook is None and "belongs to another student" in found.problem
     os.chown(eve / f"{LESSON}.ipynb", 1003, -1)  # an assistant's copy, in a folder that is not the assistant's
-    assert submission_files.taken(eve, []).notebook == b"of zoe"
+    assert submission_files.read_folder(eve, []).notebook == b"of zoe"
 
 
 def test_the_notebook_is_seen_among_thousands_of_files_and_files_without_blocks_cost_nothing(eve):
@@ -182,10 +182,10 @@ def test_the_notebook_is_seen_among_thousands_of_files_and_files_without_blocks_
             file.truncate(49_900_000)  # takes no room on the disk
     (eve / f"{LESSON}.ipynb").write_text("1")
     (eve / "timestamp.txt").write_text("2026-11-22 10:00:00 UTC")
-    before, watch = submission_files.taken(eve, ["mine.csv"]), Stopwatch(lambda: [os.getpid()])
+    before, watch = submission_files.read_folder(eve, ["mine.csv"]), Stopwatch(lambda: [os.getpid()])
     (eve / f"{LESSON}.ipynb").write_text("2")
     (eve / "mine.csv").write_text("3")
-    after = submission_files.taken(eve, ["mine.csv"])
+    after = submission_files.read_folder(eve, ["mine.csv"])
     assert watch.seconds() < 5, "50 GB were read"
     assert before.digest() != after.digest() and after.files == {"mine.csv": b"3"}
     assert before.exchange == after.exchange != {} and len(after.left_out) == limits.NAMES + 1

@@ -36,10 +36,12 @@ def test_a_term_is_linked_once_a_chapter_and_never_to_the_chapters_own_table(boo
     for page in sorted((book / "book").glob("[0-9][0-9]_*.html")):
         article = BeautifulSoup(page.read_text(), "html.parser").article
         targets = [term.parent["href"] for term in article.select("a > .glossary-term")]
-        assert len(targets) == len(set(targets)) <= 10, page.name  # lesson 15 names all axes
+        words = len(article.get_text().split())
+        assert len(targets) == len(set(targets)) <= words / 400, page.name  # of 15 and 17, which name all techniques
         heading = next(h2 for h2 in article.select("h2") if "Key terms" in h2.get_text())
         own = {row.td.get_text().strip() for row in heading.find_next("table").select("tr") if row.td}
-        assert not own & {term.get_text() for term in article.select(".glossary-term")}, page.name
+        shown = {term.get_text() for term in article.select(".glossary-term")}
+        assert not own & shown and "warm-up" not in shown, page.name  # that of the rate, not a pipeline's
 
 
 CARD = "document.querySelector('.link-card:not([hidden])')?.innerText ?? ''"

@@ -380,9 +380,7 @@ def test_a_time_that_cannot_be_read_leaves_no_earlier_one(toy):
     assert toy.course.totals()["ada", LESSON] == (6, 6) and "late" not in toy.page("ada").split("<tfoot>")[1]
     for text, when in (("20.10.2026 12:00 UTC", datetime.datetime(2026, 10, 20, 12)), ("junk", None)):
         (toy.root / "submitted" / "ada" / LESSON / "timestamp.txt").write_text(text)
-        autograde = Autograde(coursedir=CourseDirectory(config=config), config=config)
-        autograde.notebooks = [str(toy.root / "submitted" / "ada" / LESSON / f"{LESSON}.ipynb")]
-        autograde.init_assignment(LESSON, "ada")
+        assert not library.convert(Autograde, config)
         with toy.course.gradebook() as gradebook:
             assert gradebook.find_submission(LESSON, "ada").timestamp == when
 

@@ -149,7 +149,7 @@ def test_hints_are_shown_once_each_after_the_message(names):
     nb = lesson()
     test = cell(nb, "07-ex1-double-test")
     raised = CheckFailed("x is 3", "2 ranks")
-    raised.failure.hints = list(map(known.get, names))
+    raised.failure = replace(raised.failure, hints=list(map(known.get, names)))
     failure = run_cells.failure_of(Reply("error", raised=raised))
     failures = failure, replace(failure, message="y is 4")
     tried = [Tried("error", one, name=name, says=name, points=1) for name, one in zip("ab", failures, strict=True)]
@@ -161,8 +161,11 @@ def test_hints_are_shown_once_each_after_the_message(names):
 
 
 def test_a_failure_that_a_shown_hint_explains_gets_no_other_one():
-    first, second = (Failure(kind="error", message=text) for text in ("x is 3", "y is 4"))
-    first.hints, second.hints = [Hint("adds", "You added.")], [Hint("adds", "You added."), Hint("takes", "You took.")]
+    added, took = Hint("adds", "You added."), Hint("takes", "You took.")
+    first, second = (
+        Failure("error", message="x is 3", hints=[added]),
+        Failure("error", message="y is 4", hints=[added, took]),
+    )
     test = CellOutcome(properties=[Tried("error", one, name=one.message, points=1) for one in (first, second)])
     assert [shown["hints"] for shown in feedback.failures(test, None, [])] == [["You added."], []]
 

@@ -301,7 +301,7 @@ def test_data_files_are_taken_up_to_one_total(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "ALL_DATA", 25)
     for number in range(3):
         (tmp_path / f"{number}.bin").write_bytes(bytes(10))
-    found = submission_files.taken(tmp_path, ["*.bin"])
+    found = submission_files.read_folder(tmp_path, ["*.bin"])
     assert list(found.files) == ["0.bin", "1.bin"]
     assert found.left_out[0].startswith("2.bin: all files together are too large")
 

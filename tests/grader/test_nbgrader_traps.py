@@ -10,8 +10,8 @@ from nbgrader.plugins import CsvExportPlugin
 from traitlets.config import PyFileConfigLoader
 
 from autograder.grade.nbgrader import library
-from autograder.grade.nbgrader.preprocessors import RunCells
 from autograder.grade.nbgrader.restore import SourceCell, restore
+from autograder.grade.nbgrader.scoring import SaveScores
 from autograder.grade.running import clock
 from autograder.lesson import notebook
 from tests.helpers.toy_course import LESSON, RIGHT, WRONG_SQUARE, Toy, at, cell, released, submission
@@ -49,7 +49,7 @@ def test_nbgrader_in_a_course_of_its_own_takes_our_settings_or_stops(tmp_path, m
 
     library.write_settings(tmp_path, "../solutions")
     config = loaded()
-    assert RunCells in config.Autograde.autograde_preprocessors
+    assert config.Autograde.autograde_preprocessors[-1] is SaveScores
     assert (config.CourseDirectory.root, config.CourseDirectory.source_directory) == (str(tmp_path), "../solutions")
     monkeypatch.setattr(notebook, "ROOT", tmp_path / "moved")
     library.write_settings(tmp_path, "../solutions")

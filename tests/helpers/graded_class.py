@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -39,7 +40,7 @@ def stopped(status: str, name: str = "", text: str = "", **more) -> CellOutcome:
 def failed(*answers: Answer) -> CellOutcome:
     """What is written down about a test whose check failed as these known wrong answers do."""
     raised = CheckFailed("double(3) is 5")
-    raised.failure.hints = [Hint(one.name, one.hint) for one in answers]
+    raised.failure = replace(raised.failure, hints=[Hint(one.name, one.hint) for one in answers])
     return CellOutcome("error", run_cells.failure_of(Reply("error", raised=raised)))
 
 

@@ -1,4 +1,4 @@
-"""nbgrader's own commands: they copy only what is listed, and only one of them at a time writes grades."""
+"""nbgrader's own commands: they copy only what is listed, grade as we do, and only one at a time writes grades."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import datetime
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autograder.grade.nbgrader import lock, submission_files, view
 from autograder.grade.record import DamagedRecordError
 from autograder.lesson import course_settings, pieces
+
+if TYPE_CHECKING:
+    from traitlets.config import Config
 
 
 def copy_only_what_is_listed() -> None:
@@ -38,11 +41,7 @@ def _time_in(folder: Path) -> datetime.datetime | None:
 
 
 def _copying(listed: Callable[[Path], dict[str, bytes]], init_assignment: Callable) -> Callable:
-    """nbgrader's method, of which no file is copied but those that `listed` returns for the folder.
-
-    Where it autogrades, the time is what `submitted_at` makes of these, and never that of an earlier hand-in.
-    """
-    from nbgrader import converters
+    """nbgrader's method, of which no file is copied but those that `listed` returns for the folder."""
 
     @functools.wraps(init_assignment)
     def init(self: Any, assignment_id: str, student_id: str) -> None:
@@ -53,10 +52,6 @@ def _copying(listed: Callable[[Path], dict[str, bytes]], init_assignment: Callab
             init_assignment(self, assignment_id, student_id)
         finally:
             self.coursedir.ignore = ignored
-        if isinstance(self, converters.Autograde):
-            with view.writing(self.coursedir, (student_id, assignment_id)) as (record, _):
-                when = submission_files.submitted_at(files)
-                record.at(assignment_id, student_id).handed_in = when and when.isoformat()
         target = Path(self._format_dest(assignment_id, student_id))
         target.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -64,6 +59,22 @@ def _copying(listed: Callable[[Path], dict[str, bytes]], init_assignment: Callab
             (target / name).write_bytes(content)
 
     return init
+
+
+def grade_with(grade: Callable[[Config, Path, str, str], str]) -> None:
+    """Let `nbgrader autograde`, and formgrader's button, grade a submission with this function.
+
+    It takes nbgrader's configuration, the course's folder, the student and the lesson; '' or, in one line, why it was
+    not possible.
+    """
+    from nbgrader import converters
+
+    def convert(self: Any, path: str) -> None:
+        folder = Path(path).parent
+        if problem := grade(self.config, view.root_of(self.coursedir), folder.parent.name, folder.name):
+            raise converters.NbGraderException(problem)
+
+    converters.Autograde.convert_single_notebook = convert
 
 
 def one_at_a_time() -> None:

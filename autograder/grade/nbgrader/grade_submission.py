@@ -1,7 +1,6 @@
 """Writes what a worker found: into the record, into `autograded/` and into `feedback/`; and what a person enters.
 
-nbgrader's commands do the same with a submission that they run themselves, with the steps of `nbgrader_config.py`.
-Here those steps take a notebook that was run. Nothing of the submission runs in this process.
+The steps of `nbgrader_config.py` take a notebook that was run. Nothing of the submission runs in this process.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from nbgrader.coursedir import CourseDirectory
 from autograder.grade import outcome
 from autograder.grade import record as records
 from autograder.grade.nbgrader import late, reading, restore, scoring, submission_files, view
-from autograder.grade.nbgrader.preprocessors import RunCells
 from autograder.lesson import course_settings
 
 if TYPE_CHECKING:
@@ -41,8 +39,7 @@ def grade_submission(
         # None, too: the time of what was handed in before is not this one's.
         "handed_in": when and when.isoformat(),
     }
-    steps = config.Autograde.autograde_preprocessors
-    nb, _ = _taken(steps[steps.index(RunCells) + 1 :], config, nb, where)
+    nb, _ = _after(config.Autograde.autograde_preprocessors, config, nb, where)
     _replace(Autograde(coursedir=course, config=config), where, {f"{lesson}.ipynb": nbformat.writes(nb), **files})
     write_page(course, config, student, lesson, nb)
 
@@ -63,7 +60,7 @@ def record_failure(config: Config, student: str, lesson: str, why: str) -> None:
 def write_page(course: CourseDirectory, config: Config, student: str, lesson: str, nb: nbformat.NotebookNode) -> None:
     """Write the feedback on an autograded notebook, with the scores and comments of the record."""
     where = _names(course, student, lesson) | {"based_on": _state(course, student, lesson)}
-    nb, where = _taken(config.GenerateFeedback.preprocessors, config, nb, where)
+    nb, where = _after(config.GenerateFeedback.preprocessors, config, nb, where)
     page, _ = config.GenerateFeedback.exporter_class(config=config).from_notebook_node(nb, {"nbgrader": where})
     folder = Path(course.format_path(course.autograded_directory, student, lesson))
     files = submission_files.exchange_files(folder)
@@ -115,7 +112,7 @@ def _names(course: CourseDirectory, student: str, lesson: str) -> dict[str, Any]
     return {"student": student, "assignment": lesson, "notebook": lesson, "db_url": course.db_url}
 
 
-def _taken(steps: list[type], config: Config, nb: nbformat.NotebookNode, where: dict[str, Any]) -> tuple:
+def _after(steps: list[type], config: Config, nb: nbformat.NotebookNode, where: dict[str, Any]) -> tuple:
     """The notebook after these of nbgrader's steps, and what they have added to `where`."""
     resources: dict[str, Any] = {"nbgrader": where}
     for step in steps:

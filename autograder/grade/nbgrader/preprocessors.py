@@ -1,22 +1,17 @@
-"""Steps that take part in nbgrader's own: three at release, and one that runs a submission at autograding."""
+"""Steps that take part in nbgrader's own at release, and how submissions run, as `nbgrader_config.py` sets it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import nbformat
-from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Integer, List, Unicode
+from traitlets.config import Configurable
 
 from autograder import checks, properties
-from autograder.grade import isolation, outcome
+from autograder.grade import isolation
 from autograder.grade.nbgrader import checklist, library
-from autograder.grade.nbgrader.submission_files import lesson_notebook, taken
-from autograder.grade.running import submission
 from autograder.grade.running.run_cells import Limits
-from autograder.lesson import adapted, course_settings, names, notebook, pieces
+from autograder.lesson import adapted, names, notebook
 
 
 class AdaptLesson(NbGraderPreprocessor):
@@ -69,8 +64,8 @@ class ClearAttachments(NbGraderPreprocessor):
         return cell, resources
 
 
-class RunCells(NbGraderPreprocessor):
-    """Takes the place of nbgrader's Execute: a submission's cells run in a jail, its grade cells outside."""
+class RunCells(Configurable):
+    """How a submission runs: its cells in a jail, its grade cells outside."""
 
     timeout = Integer(60, help="Seconds for one cell.").tag(config=True)
     test_timeout = Integer(120, help="Seconds for one test cell.").tag(config=True)
@@ -90,18 +85,3 @@ class RunCells(NbGraderPreprocessor):
     def limits(self) -> Limits:
         """The three times together."""
         return Limits(self.timeout, self.test_timeout, self.notebook_timeout)
-
-    def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
-        """Run the restored notebook. If the submission could not be read, no kernel is started."""
-        whole = outcome.of_notebook(nb)
-        if whole.problem:
-            return nb, resources
-        where = resources["nbgrader"]
-        course = CourseDirectory(config=self.config)
-        handed_in = Path(course.format_path(course.submitted_directory, where["student"], where["assignment"]))
-        found = taken(handed_in, self.data_files)
-        source = Path(course.format_path(course.source_directory, ".", where["assignment"]))
-        lesson = lesson_notebook(source / f"{where['notebook']}.ipynb", course_settings.of(course.root))
-        submission.run_submission(nb.cells, lesson, {**found.files, **pieces.companions(source)}, self)
-        outcome.to_metadata(nb, replace(whole, left_out=found.left_out))
-        return nb, resources

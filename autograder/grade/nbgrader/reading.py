@@ -10,10 +10,8 @@ from __future__ import annotations
 import codecs
 import json
 import re
-import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -24,9 +22,6 @@ from autograder.grade import limits, outcome
 from autograder.grade.nbgrader import submission_files
 from autograder.grade.outcome import NotebookOutcome
 from autograder.lesson.notebook import address_of, answer_cells, is_task, nbgrader_role
-
-#: Marks the notebooks that this process has written; a submission cannot know it.
-OURS = secrets.token_hex(16)
 
 #: What a cell of each kind has besides its text and metadata.
 PARTS: dict[str, dict] = {"code": {"execution_count": None, "outputs": []}, "markdown": {}, "raw": {}}
@@ -55,15 +50,7 @@ class UnreadableError(Exception):
     """Why a file is no notebook: the rest of a sentence that begins with "The file "."""
 
 
-def read_file(path: Path) -> nbformat.NotebookNode:
-    """The notebook that was handed in at this path, or, if there is none, the only one beside it under another name.
-
-    One that says why if there is neither, or only a link.
-    """
-    return read_taken(submission_files.taken(path.parent, []))
-
-
-def read_taken(submission: submission_files.Submission) -> nbformat.NotebookNode:
+def notebook_in(submission: submission_files.Submission) -> nbformat.NotebookNode:
     """The notebook of a submission; one that says why there is none."""
     content = submission.notebook
     nb = unreadable(submission.problem) if content is None else read_submission(content, submission.remarks)
@@ -79,19 +66,16 @@ def read_submission(content: bytes | str, remarks: Iterable[str] = ()) -> nbform
     remarks = list(remarks)
     try:
         text = content if isinstance(content, str) else _decoded(content, remarks)
-        ours = OURS in text  # what this process has written is within the limits, but may have a few more parts
-        if not ours and len(text) > limits.FILE:
+        if len(text) > limits.FILE:
             raise UnreadableError("is too large: clear the outputs, save, and hand it in again")
-        nb = _parsed(text, remarks, bounded=not ours)
+        nb = _parsed(text, remarks)
         cells = _cells(nb)
         if len(cells) > limits.CELLS:
             most = f"at most {limits.CELLS:,} are graded"
             raise UnreadableError(f"has {len(cells):,} cells ({most}): remove some, and hand it in again")
         kept = _with_own_ids(within_all_source([fresh_cell(cell) for cell in cells]))
         remarks += _keep_pictures(kept)
-        whole = outcome.of_notebook(nb) if ours else NotebookOutcome(python=_python(nb))
-        whole.remarks += remarks
-        return notebook_of(kept, whole)
+        return notebook_of(kept, NotebookOutcome(remarks=remarks, python=_python(nb)))
     except UnreadableError as error:
         return unreadable(f"The file {error}.")
     except Exception:  # such as a RecursionError of the parser
@@ -125,10 +109,10 @@ def _decoded(content: bytes, remarks: list[str]) -> str:
     raise AssertionError("latin-1 decodes everything")
 
 
-def _parsed(text: str, remarks: list[str], bounded: bool) -> dict[str, Any]:
+def _parsed(text: str, remarks: list[str]) -> dict[str, Any]:
     """The object in a file's text. UnreadableError says what the file is instead."""
     text = text.strip("\0 \r\n\t")
-    if bounded and _parts(text) > limits.PARTS:
+    if _parts(text) > limits.PARTS:
         text = "".join(_without_outputs(text))
         if _parts(text) > limits.PARTS:
             raise UnreadableError("is too large: clear the outputs, save, and hand it in again")
@@ -230,7 +214,7 @@ def notebook_of(cells: list[nbformat.NotebookNode], whole: NotebookOutcome) -> n
     """A notebook for this Python, whatever kernel the submission asks for. whole: what there is to say of it."""
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nb = new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
-    outcome.to_metadata(nb, replace(whole, written_by=OURS))
+    outcome.to_metadata(nb, whole)
     return nb
 
 
@@ -247,9 +231,7 @@ def fresh_cell(cell: Any) -> nbformat.NotebookNode | None:
     if kind not in PARTS:
         kind = "code" if kind is None and ("outputs" in cell or "execution_count" in cell) else "markdown"
     metadata = metadata if isinstance(metadata, dict) else {}
-    kept = {
-        key: value for key, value in metadata.items() if key in ("nbgrader", "autograder") and isinstance(value, dict)
-    }
+    kept = {"nbgrader": role} if isinstance(role := metadata.get("nbgrader"), dict) else {}
     source = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     fresh = new_cell(kind, limits.source(limits.well_formed(source), kind), kept)
     if kind == "markdown" and isinstance(cell.get("attachments"), dict):

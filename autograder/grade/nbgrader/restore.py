@@ -13,21 +13,15 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import nbformat
-from nbconvert.exporters import NotebookExporter
 from nbgrader.api import Gradebook
-from nbgrader.coursedir import CourseDirectory
-from nbgrader.preprocessors import NbGraderPreprocessor
 
 from autograder.grade import outcome
-from autograder.grade import record as records
-from autograder.grade.nbgrader import setup_cells, view
-from autograder.grade.nbgrader.reading import new_cell, notebook_of, read_file, read_submission
-from autograder.grade.nbgrader.submission_files import lesson_notebook
-from autograder.lesson import adapted, course_settings
+from autograder.grade.nbgrader import setup_cells
+from autograder.grade.nbgrader.reading import new_cell, notebook_of
+from autograder.lesson import adapted
 from autograder.lesson.notebook import STUB, answer_of, is_task, natural
 
 #: The start of a function or a class, and its name.
@@ -39,18 +33,6 @@ OLDER = (
     "This is an earlier version of the lesson: tests have changed since, or exercises were added, which are missing "
     "here. Copy your answers into the present version, and hand that in."
 )
-
-
-class SubmissionExporter(NotebookExporter):
-    """Reads a submission whatever is in the file; what cannot be read becomes a notebook that says why."""
-
-    def from_filename(self, filename: str, resources: dict | None = None, **kwargs: Any) -> tuple[Any, dict]:
-        """As nbconvert's, except that a missing file is no error, and a link is not followed."""
-        return self.from_notebook_node(read_file(Path(filename)), resources=resources, **kwargs)
-
-    def from_file(self, file_stream: Any, resources: dict | None = None, **kwargs: Any) -> tuple[Any, dict]:
-        """As nbconvert's, except that a broken file is no error."""
-        return self.from_notebook_node(read_submission(file_stream.buffer.read()), resources=resources, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -317,21 +299,6 @@ def _ids(number: int) -> Iterator[str]:
     while True:
         copy += 1
         yield f"own-{number}-{copy}"
-
-
-class RestoreCells(NbGraderPreprocessor):
-    """Takes the place of nbgrader's DeduplicateIds, OverwriteCells, OverwriteKernelspec and ClearOutput."""
-
-    def preprocess(self, nb: nbformat.NotebookNode, resources: dict) -> tuple[nbformat.NotebookNode, dict]:
-        """The notebook to grade. What was repaired stays with each test, as the notes of its `CellOutcome`."""
-        where = resources["nbgrader"]
-        course = CourseDirectory(config=self.config)
-        with Gradebook(where["db_url"]) as gradebook:
-            before = records.of(view.root_of(course)).at(where["assignment"]).earlier
-            sources = source_cells(gradebook, where["notebook"], where["assignment"], before)
-        folder = Path(course.format_path(course.source_directory, ".", where["assignment"]))
-        lesson = lesson_notebook(folder / f"{where['notebook']}.ipynb", course_settings.of(course.root))
-        return restored_notebook(nb, sources, lesson), resources
 
 
 def restored_notebook(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import nbformat
@@ -274,7 +275,7 @@ class ReadGrades(NbGraderPreprocessor):
             for test in filter(is_test, nb.cells):
                 found = outcome.of_metadata(test)
                 for one in found.properties:
-                    one.reason.hints = []
+                    one.failure = one.failure and replace(one.failure, hints=[])
                 outcome.to_metadata(test, found)
         return nb, resources
 

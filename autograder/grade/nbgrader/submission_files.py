@@ -68,7 +68,7 @@ class Submission:
         return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def taken(folder: Path, patterns: list[str]) -> Submission:
+def read_folder(folder: Path, patterns: list[str]) -> Submission:
     """Read once what is used of a submission's folder, `…/STUDENT/LESSON`, whatever happens in it meanwhile.
 
     patterns: of the data files.

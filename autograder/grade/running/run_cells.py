@@ -96,7 +96,8 @@ def add_hints(tests: Iterable[CellOutcome], seconds: float) -> None:
         failed = [one.name for one in test.properties if one.name and one.is_lost]
         for one in test.properties:
             if one.failure and one.find_hints and clock.now() < until:
-                one.failure.hints = list(_found_by(functools.partial(one.find_hints, passed=passed, failed=failed)))
+                told = list(_found_by(functools.partial(one.find_hints, passed=passed, failed=failed)))
+                one.failure = replace(one.failure, hints=told)
 
 
 def _found_by(find_hints: Callable[[], tuple[Hint, ...]]) -> tuple[Hint, ...]:

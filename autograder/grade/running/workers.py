@@ -90,7 +90,7 @@ def _share_inputs() -> None:
 
 
 #: A task with its executed notebook, or with the error that it ended with.
-Outcome = tuple[Task, NotebookNode | None, Exception | None]
+Finished = tuple[Task, NotebookNode | None, Exception | None]
 
 
 class Workers:
@@ -134,14 +134,14 @@ class Workers:
             made.append(task)
         return itertools.chain(made, coming)
 
-    def run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def run(self, tasks: Iterable[Task]) -> Iterator[Finished]:
         """Each task with its executed notebook or its error, in the order in which they end.
 
         A task whose kernel did not start is tried again after all others: that need not be its own fault. So are tests
         that failed by a limit of time or by a hang, after that and one notebook at a time: a neighbor may have had the
         processors. Of these, what the second run says counts.
         """
-        unstarted, slow = list[Task](), list[Outcome]()
+        unstarted, slow = list[Task](), list[Finished]()
         for some in (tasks, unstarted):
             for found in self._run(some):
                 if some is tasks and isinstance(found[2], (OSError, kernels.NotStartedError)):
@@ -155,7 +155,7 @@ class Workers:
             for _, twice, _ in self._run([replace(task, nb=executed, again=True)]):
                 yield task, twice or executed, None
 
-    def _run(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def _run(self, tasks: Iterable[Task]) -> Iterator[Finished]:
         if self.client is not None:
             yield from self._on_cluster(tasks)
         elif self.pool is None:
@@ -171,7 +171,7 @@ class Workers:
         self.starting = threading.Thread(target=_start_workers, args=(self.pool, self.jobs), daemon=True)
         self.starting.start()
 
-    def _in_processes(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def _in_processes(self, tasks: Iterable[Task]) -> Iterator[Finished]:
         coming = iter(tasks)
         running: dict[Future, Task] = {}
         while True:
@@ -186,7 +186,7 @@ class Workers:
                 yield from self._one_by_one(running)
                 running = {}
             for future in done & running.keys():
-                yield _outcome(running.pop(future), future)
+                yield _finished(running.pop(future), future)
 
     def _submit(self, task: Task) -> Future:
         assert self.pool is not None
@@ -197,7 +197,7 @@ class Workers:
             future.set_exception(error)
             return future
 
-    def _one_by_one(self, running: dict[Future, Task]) -> Iterator[Outcome]:
+    def _one_by_one(self, running: dict[Future, Task]) -> Iterator[Finished]:
         concurrent.futures.wait(running)
         broken = True
         for future, task in running.items():
@@ -206,20 +206,20 @@ class Workers:
                     self._start_pool()
                 future = self._submit(task)
                 broken = isinstance(future.exception(), BrokenProcessPool)
-            yield _outcome(task, future)
+            yield _finished(task, future)
         if broken:
             self._start_pool()
 
-    def _on_cluster(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+    def _on_cluster(self, tasks: Iterable[Task]) -> Iterator[Finished]:
         from dask.distributed import as_completed
 
         futures = {self.client.submit(execute, task, pure=False, retries=1): task for task in tasks}
         for future in as_completed(futures):
-            yield _outcome(futures[future], future)
+            yield _finished(futures[future], future)
             future.release()
 
 
-def _is_slow(found: Outcome) -> bool:
+def _is_slow(found: Finished) -> bool:
     """Did tests fail by a limit of time or by a hang?"""
     return found[1] is not None and outcome.failed_by_time(map(outcome.of_metadata, found[1].cells))
 
@@ -230,12 +230,12 @@ def _start_workers(pool: concurrent.futures.ProcessPoolExecutor, jobs: int) -> N
             pool.submit(os.getpid)  # each one makes the pool start a process
 
 
-def _outcome(task: Task, future: Any) -> Outcome:
+def _finished(task: Task, future: Any) -> Finished:
     error = future.exception()
     return task, None if error else future.result(), error
 
 
-def _attempt(task: Task) -> Outcome:
+def _attempt(task: Task) -> Finished:
     try:
         return task, execute(task), None
     except Exception as error:
