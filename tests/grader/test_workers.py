@@ -149,7 +149,9 @@ def members(group):
 
 def made():
     """What graders have made and not removed: folders in which files cross, and control groups."""
-    return [*Path("/tmp").glob("grade-*"), *Path("/sys/fs/cgroup").glob("**/autograder-*")]
+    groups = os.walk("/sys/fs/cgroup")  # which, unlike Path.glob, goes on where a group ends meanwhile
+    found = [Path(folder, name) for folder, below, _ in groups for name in below if name.startswith("autograder-")]
+    return [*Path("/tmp").glob("grade-*"), *found]
 
 
 def left_by(processes):
@@ -203,7 +205,7 @@ def cluster(folder):
         for command in commands:
             started.append(subprocess.Popen([*dask, *command], start_new_session=True, **common))
             until = time.monotonic() + PATIENCE
-            while not file.exists() and time.monotonic() < until:
+            while not (file.exists() and file.stat().st_size) and time.monotonic() < until:  # written in two steps
                 time.sleep(0.1)
         yield json.loads(file.read_text())["address"]
     finally:
