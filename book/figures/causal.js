@@ -40,24 +40,42 @@
 
   /** The share of all ranks' time that is spent waiting, if a step lasts as long as its busiest rank. */
   function idle(counts) {
-    const available = counts.length * sum(counts.map((step) => Math.max(...step)));
+    const available = counts[0].length * sum(counts.map((step) => Math.max(...step)));
     return available ? 1 - sum(counts.map(sum)) / available : 0;
   }
+
+  /** The same share if a rank goes on once both of its neighbors on the ring have begun the same step. */
+  function idleInRing(counts) {
+    const n = counts.length;
+    let start = Array(n).fill(0);
+    let end = start;
+    for (const step of counts) {
+      end = start.map((begun, rank) => begun + step[rank]);
+      start = end.map((done, rank) => Math.max(done, start[(rank + 1) % n], start[(rank + n - 1) % n]));
+    }
+    const available = n * Math.max(...end);
+    return available ? 1 - sum(counts.map(sum)) / available : 0;
+  }
+
+  /** The same share if a rank has all keys from the start and waits only at the end. */
+  const idleAfterGather = (counts) => idle([counts[0].map((_, rank) => sum(counts.map((step) => step[rank])))]);
 
   const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
   /** The frames: one a step of the ring, and the whole. */
   function frames({ ranks, length, layout }) {
     const counts = pairs(length, ranks, layout);
-    const whole = { owner: owners(length, ranks, layout), counts, idle: idle(counts) };
+    const rules = [idle(counts), idleInRing(counts), idleAfterGather(counts)];
+    const whole = { owner: owners(length, ranks, layout), counts, idle: rules[0], rules };
     const steps = counts.map((now, step) => {
       const [most, least] = [Math.max(...now), Math.min(...now)];
       const from = step === 0 ? "its own keys" : step === 1 ? "the keys of the rank before it" : `the keys of the rank ${step} places before it`;
       const says = `Step ${step}: each rank has ${from}. The busiest computes ${most} pairs, the idlest ${least}.`;
       return { ...whole, step, says };
     });
-    const says = `${sum(counts.map(sum))} pairs in ${ranks} steps, which last ${sum(counts.map((now) => Math.max(...now)))} pairs of the busiest rank together. ` +
-      `The ranks wait ${percent(whole.idle)} of the time.`;
+    const [inStep, inRing, gathered] = rules.map(percent);
+    const says = `${sum(counts.map(sum))} pairs in ${ranks} steps. ` +
+      `The ranks wait ${inStep} of the time in step, ${inRing} in a ring, and ${gathered} after one gather.`;
     return [...steps, { ...whole, step: ranks, says }];
   }
 

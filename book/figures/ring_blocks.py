@@ -6,7 +6,7 @@ from drawing import box, drawing, label
 
 from autograder.lesson import notebook
 
-CAPTION = "Causal attention on a ring of four ranks. A row is a query, a color its rank, a number the step; below: time"
+CAPTION = "Causal attention on a ring of four ranks. Rows are queries, colors ranks, numbers steps; below: time in step"
 LENGTH, RANKS = 16, 4
 LAYOUTS = ("contiguous", "striped", "zigzag")
 #: In units of the picture: a cell's size, the space between two squares, a lane, and what one pair takes.

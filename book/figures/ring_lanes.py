@@ -14,7 +14,7 @@ from drawing import box, drawing, label
 from machines.cluster import find
 from machines.model import LLAMA3_8B
 
-CAPTION = "Attention of one layer in a zigzag ring of four H100s on four nodes: one rank's lanes, and what is exposed"
+CAPTION = "One layer's attention, zigzag ring of four H100s on four nodes: a rank's lanes; gradients in fp32"
 RANKS = 4
 #: Tokens per rank: TFLOP/s of cuDNN on an H100, forward and backward, head dimension 128, without a mask, as a zigzag's
 #: later blocks are (FlashAttention-3, arXiv 2407.08608, figures 5 and 6).

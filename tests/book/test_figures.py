@@ -551,8 +551,11 @@ def test_causal_attention_counts_the_lessons_pairs(chapter_13):
             assert frames[-1]["idle"] == pytest.approx(lesson["idle_fraction"](counts)), settings
             choose(chapter_13, "causal", **settings)
             words = to_the_end(chapter_13, "causal")
-            waits = float(re.search(r"wait ([\d.]+) %", words).group(1))
-            assert waits == pytest.approx(100 * lesson["idle_fraction"](counts), abs=0.051), settings
+            waits = [float(share) for share in re.findall(r"([\d.]+) %", words)]
+            by_rule = live_figure.module("causal").waiting(counts)
+            assert by_rule[0] == pytest.approx(lesson["idle_fraction"](counts)), settings
+            assert by_rule == pytest.approx(frames[-1]["rules"], abs=1e-6), settings
+            assert waits == pytest.approx([100 * share for share in by_rule], abs=0.051), settings
             drawn = chapter_13.page.locator("figure-causal .causal-count").all_inner_texts()
             assert [int(text) for text in drawn] == counts.sum(dim=0).tolist(), settings
 
