@@ -33,7 +33,6 @@ SHARED = {
     "each_bucket_has_one_all_reduce": "the buckets that are waited for count messages as well",
     "lost_examples_are_caught": "workers that hold the same examples hide averaged updates, too",
     "a_killed_save_leaves_the_last_checkpoint": "it kills what the check of the commit watches",
-    "queries_get_their_gradient": "a wrong gradient of q is wrong for other lengths, too",
     "parts_go_to_their_ranks": "attention needs parts in their places as well",
     "nobody_returns_before_the_commit": "who returns early does not learn that the commit failed",
     "refuses_damage_on_every_rank": "ranks that refuse alone do so without a manifest, too",
