@@ -9,7 +9,7 @@ import torch
 
 from autograder.lesson import notebook
 
-CAPTION = "Rows per expert by chance, with a favorite, and with a capacity. Ranks wait for the longest bar"
+CAPTION = "Rows per expert. Ranks wait for the busiest one; a capacity cuts its queue, and drops choices"
 RANKS, TOKENS, CHOICES, FAVORITE, DRAW = 4, 16, 2, 1, 68
 #: name -> how much the router prefers expert FAVORITE, and the capacity factor.
 CASES = {"without favorites": (0, None), "with a favorite": (5000, None), "and capacity factor 1": (5000, 1.0)}
@@ -23,7 +23,7 @@ def still() -> tuple[str, str]:
     for place, (name, (preference, factor)) in enumerate(CASES.items()):
         left = place * WIDTH
         marks.append(f'<text class="still-title" x="{left}" y="12">{name}</text>')
-        counts = rows(preference, factor)
+        counts, dropped, first = served(preference, factor)
         for expert in range(RANKS):
             y, x = 24 + APART * expert, left + LEFT
             marks.append(f'<text class="still-label" x="{left}" y="{y + 12}">expert {expert}</text>')
@@ -37,8 +37,10 @@ def still() -> tuple[str, str]:
         totals = [sum(column) for column in zip(*counts, strict=True)]
         idle = f"ranks wait {100 * (1 - sum(totals) / RANKS / max(totals)):.0f} % of the time"
         marks.append(f'<text class="still-label" x="{left}" y="{38 + APART * RANKS}">{idle}</text>')
-        said.append(f"{name}: {', '.join(map(str, totals))}, so {idle}")
-    y = 60 + APART * RANKS
+        lost = f"{dropped} choices dropped, {first} of them first" if dropped else ""
+        marks.append(f'<text class="still-label" x="{left}" y="{55 + APART * RANKS}">{lost}</text>' * bool(lost))
+        said.append(f"{name}: {', '.join(map(str, totals))}, so {idle}{bool(lost) * f'; {lost}'}")
+    y = 80 + APART * RANKS
     key = f"Rows of {TOKENS} tokens on each rank, {CHOICES} choices per token. Tokens of"
     marks.append(f'<text class="still-label" x="0" y="{y}">{key}</text>')
     for rank in range(RANKS):
@@ -47,19 +49,21 @@ def still() -> tuple[str, str]:
         marks.append(f'<rect x="{x}" y="{y - 11}" width="13" height="13" style="{look}"/>')
         marks.append(f'<text class="still-label" x="{x + 18}" y="{y}">rank {rank}</text>')
     alt = f"The rows that experts 0 to {RANKS - 1} get. {'; '.join(said)}."
-    size = f"{3 * WIDTH} {68 + APART * RANKS}"
+    size = f"{3 * WIDTH} {88 + APART * RANKS}"
     return f'<svg viewBox="0 0 {size}" xmlns="http://www.w3.org/2000/svg">{"".join(marks)}</svg>', alt
 
 
-def rows(preference: int, factor: float | None) -> list[list[int]]:
-    """How many rows each rank sends to each expert."""
+def served(preference: int, factor: float | None) -> tuple[list[list[int]], int, int]:
+    """How many rows each rank sends to each expert; how many choices are dropped, and how many of these are first."""
     lesson = notebook.functions("14_experts")
     most = None if factor is None else lesson["capacity"](TOKENS, RANKS, CHOICES, factor)
-    counts = []
+    counts, kept, first = [], 0, 0
     for of_rank in scores(preference):
         _, chosen, _ = lesson["route"](torch.tensor(of_rank) / 1e4, CHOICES)
-        counts.append(lesson["plan"](chosen, RANKS, most)[1].tolist())
-    return counts
+        order, of_expert = lesson["plan"](chosen, RANKS, most)
+        counts.append(of_expert.tolist())
+        kept, first = kept + len(order), first + int((order % CHOICES == 0).sum())
+    return counts, RANKS * TOKENS * CHOICES - kept, RANKS * TOKENS - first
 
 
 def scores(preference: int) -> list[list[list[int]]]:
