@@ -75,9 +75,9 @@
     if (crash === "kill") return `Killed here: the page cache lives on, and load_sharded finds ${found[0]}.`;
     if (found.includes(DAMAGED)) {
       const unsure = (key) => FILES.some((name) => !state.files[name][key]);
-      const lost = [unsure("named") && "names", unsure("synced") && "bytes"].filter(Boolean).join(" and ");
+      const lost = [unsure("named") && "names", unsure("synced") && "bytes"].filter(Boolean).join(" or the ");
       const by = noticed(state, crash).includes("digest")
-        ? "If the lengths are right, latest takes it, and only the digests show the damage."
+        ? "If only bytes are missing, latest may take it, and only the digests show the damage."
         : "latest finds no manifest in it and goes back to step 10.";
       return `Power cut here, at worst: the name ${NEW} is on the disk, but not the ${lost} of its files. ${by}`;
     }
