@@ -1,1 +1,1 @@
-"""Views of a graded class: the report, marks by exercise, frequent mistakes, files for an LMS."""
+"""A graded class on the desk: the report, marks by exercise, frequent mistakes, files for an LMS, `regrade`."""

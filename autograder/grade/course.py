@@ -338,7 +338,7 @@ class Course:
             bar.update()
 
     def grade_one(self, student: str, lesson: str) -> str:
-        """Grade one submission in this process; '' or, in one line, why that was not possible."""
+        """Grade one submission; '' or, in one line, why that was not possible."""
         from autograder.grade.running import workers
 
         with workers.Workers(1, kernels=isolation.kernels(self.jail)) as pool:
@@ -357,6 +357,8 @@ class Course:
         course.settings = config
         if course.jail:
             isolation.refuse(course.root, course.solutions)
+        # What fails now is not final, whatever was remembered of it. Saved with the grade, or with why there is none.
+        records.of(course.root).at(lesson).graded.pop(student, None)
         return course.grade_one(student, lesson)
 
     def write_grade(

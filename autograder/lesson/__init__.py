@@ -1,1 +1,1 @@
-"""Lessons: find them, read their cells, run them, release them, and extract the capstone's pieces."""
+"""Lessons: find them, read their cells, adapt them to a course, run them, and extract the capstone's pieces."""

@@ -13,12 +13,14 @@ import time
 import nbformat
 import pytest
 import sqlalchemy.exc
+from nbgrader.converters import Autograde
 
 from autograder.__main__ import main
 from autograder.desk import marks, report
 from autograder.grade import record as records
 from autograder.grade.jail import outside
 from autograder.grade.nbgrader import library, lock, submission_files, view
+from autograder.grade.running import submission as running
 from ranks.stopwatch import family
 from tests.helpers.toy_course import LESSON, WRONG_SQUARE, Toy, cell, lesson, submission
 
@@ -138,6 +140,22 @@ def test_a_score_by_hand_for_another_answer_stays_and_is_flagged(toy):
     toy.enter("ben", "07-ex2-square", 2.0)
     grade(toy)
     assert "handed in anew" not in toy.page("ben") and not toy.runs
+    assert not autograde(toy, "ben"), "nbgrader's command, with --force"
+    assert points(toy, "ben", "07-ex2-square") == 2.0 and "handed in anew" not in toy.page("ben")
+
+
+def autograde(toy, student):
+    """What `nbgrader autograde --force` and formgrader's button do; '' or what went wrong."""
+    return library.convert(Autograde, toy.course._config(assignment_id=LESSON, student_id=student))
+
+
+def test_where_nbgraders_command_fails_the_next_grade_tries_again(toy, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(running, "run_submission", lambda *_: 1 / 0)
+        assert "not graded, 0 points for now" in autograde(toy, "ada")
+    assert toy.course.totals()["ada", LESSON][0] == 0
+    grade(toy)
+    assert toy.course.totals()["ada", LESSON] == (6, 6) and toy.runs == [("ada", LESSON)]
 
 
 # --- exercises change -------------------------------------------------------------------------------------

@@ -19,18 +19,22 @@ if TYPE_CHECKING:
 def copy_only_what_is_listed() -> None:
     """Make nbgrader's converters copy no file that lies next to a notebook, but those that are listed.
 
-    In a lesson's folder these are the files that its notebook finds beside itself, in a submission's those of the
-    exchange. nbgrader copies all that lies there: checks and answers to what students get, to the graded notebooks and
-    to the feedback; and of a submission also what a link leads to. `nbgrader_config.py` calls this, so that nbgrader's
-    commands and formgrader do it, too.
+    In a lesson's folder these are the files that its notebook finds beside itself, in a graded submission's those of
+    the exchange; of a submission none, since whoever grades it (`grade_with`) writes them. nbgrader copies all that
+    lies there: checks and answers to what students get, to the graded notebooks and to the feedback; and of a
+    submission also what a link leads to. `nbgrader_config.py` calls this, so that nbgrader's commands and formgrader do
+    it, too.
     """
     from nbgrader import converters, coursedir
 
     # nbgrader's own fails for what is no time.
     coursedir.CourseDirectory.get_existing_timestamp = lambda _, folder: _time_in(Path(folder))
-    made = (converters.GenerateAssignment, converters.GenerateSolution)
-    for converter in (*made, converters.Autograde, converters.GenerateFeedback):
-        listed = pieces.companions if converter in made else submission_files.exchange_files
+    for converter, listed in (
+        (converters.GenerateAssignment, pieces.companions),
+        (converters.GenerateSolution, pieces.companions),
+        (converters.Autograde, lambda _: {}),
+        (converters.GenerateFeedback, submission_files.exchange_files),
+    ):
         if not hasattr(converter.init_assignment, "__wrapped__"):  # the settings are read more than once
             converter.init_assignment = _copying(listed, converter.init_assignment)
             converter.init_notebooks = _without_others(converter.init_notebooks)
@@ -65,7 +69,8 @@ def grade_with(grade: Callable[[Config, Path, str, str], str]) -> None:
     """Let `nbgrader autograde`, and formgrader's button, grade a submission with this function.
 
     It takes nbgrader's configuration, the course's folder, the student and the lesson; '' or, in one line, why it was
-    not possible.
+    not possible. It replaces what was graded before, so nbgrader need not remove it first: the answers in it tell which
+    scores given by hand still hold.
     """
     from nbgrader import converters
 
@@ -75,6 +80,19 @@ def grade_with(grade: Callable[[Config, Path, str, str], str]) -> None:
             raise converters.NbGraderException(problem)
 
     converters.Autograde.convert_single_notebook = convert
+    if not hasattr(converters.Autograde.init_destination, "__wrapped__"):
+        converters.Autograde.init_destination = _removing_nothing(converters.Autograde.init_destination)
+
+
+def _removing_nothing(init_destination: Callable) -> Callable:
+    """nbgrader's method, which says whether to grade a submission, and with --force removes nothing."""
+
+    @functools.wraps(init_destination)
+    def init(self: Any, assignment_id: str, student_id: str) -> bool:
+        excluded = student_id in self.coursedir.student_id_exclude.split(",")
+        return not excluded and (self.force or init_destination(self, assignment_id, student_id))
+
+    return init
 
 
 def one_at_a_time() -> None:
