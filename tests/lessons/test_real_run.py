@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 
@@ -38,12 +38,11 @@ def expect_equal_again(rows):
 
 def baselines():
     """Bits per byte of the book's held-out text, if all tokens are equally likely, and by their frequencies."""
-    sys.path.insert(0, str(SCRIPT.parent))
-    run = importlib.import_module("run")
-    sys.path.pop(0)
-    texts, _ = run.prepared(run.Config())
+    run = runpy.run_path(str(SCRIPT), run_name="real_run_script")  # another program is imported as `run`
+    config = run["Config"]()
+    texts, _ = run["prepared"](config)
     train, held_out = texts["train"].numpy(), texts["held_out"].numpy()
-    counts = 1 + np.bincount(train, minlength=run.Config().vocab)
+    counts = 1 + np.bincount(train, minlength=config.vocab)
     per_byte = 1 / texts["held_out_bytes"]
     by_frequency = -np.log2(counts[held_out] / counts.sum()).sum() * per_byte
     return np.log2(len(counts)) * len(held_out) * per_byte, by_frequency
