@@ -250,6 +250,7 @@ def test_where_the_core_is_all_or_nothing_the_rest_of_an_exercise_does_not_count
     core.name, core.points = "core", 1.5
     test.metadata.autograder.properties.append(nbformat.from_dict({"name": "other", "points": 0.5, "status": "ok"}))
     where = {"student": "ben", "assignment": LESSON, "notebook": LESSON, "db_url": f"sqlite:///{toy.root}/gradebook.db"}
+    where |= {"changed": (), "handed_in": None}
     for text in (
         "",
         "[lessons.07]\ncore = 'all or nothing'",

@@ -176,7 +176,7 @@ def test_ids_that_are_not_unique_are_no_warning(recwarn):
     assert len({cell.id for cell in nb.cells}) == len(NB["cells"]) and nb.cells[0].id == "same" and not recwarn.list
 
 
-def read_folder(folder):
+def read(folder):
     """The notebook that stands for what was handed in here."""
     return reading.notebook_in(submission_files.read_folder(folder, []))
 
@@ -193,10 +193,10 @@ def test_the_only_notebook_in_the_folder_is_read_whatever_its_name(tmp_path, nam
     (path.parent / "._mine.ipynb").write_bytes(b"what macOS puts into archives")
     submission = submission_files.read_folder(path.parent, [])
     assert submission.notebook == READABLE["as it is"] and not submission.left_out
-    nb = read_folder(path.parent)
+    nb = read(path.parent)
     assert nb.cells and outcome.of_notebook(nb).remarks == [f"{name} was graded, since there is no 07_toy.ipynb."]
     (path.parent / "other.ipynb").write_text("{}")
-    problem = outcome.of_notebook(read_folder(path.parent)).problem
+    problem = outcome.of_notebook(read(path.parent)).problem
     if name.endswith("/07_toy.ipynb"):
         assert not problem
         assert submission_files.read_folder(path.parent, []).left_out == [f"other.ipynb: only {name} is graded"]
@@ -209,7 +209,7 @@ def test_what_lies_there_instead_of_a_notebook_is_named(tmp_path, name):
     path = tmp_path / "ada" / "07_toy" / "07_toy.ipynb"
     (path.parent / name).parent.mkdir(parents=True, exist_ok=True)
     (path.parent / name).write_bytes(b"x")
-    problem = outcome.of_notebook(read_folder(path.parent)).problem
+    problem = outcome.of_notebook(read(path.parent)).problem
     assert problem == f"There is no 07_toy.ipynb (found {name}): hand in the notebook itself."
 
 
@@ -219,7 +219,7 @@ def test_no_link_is_followed_to_another_name(tmp_path):
     (tmp_path / "secret.ipynb").write_bytes(READABLE["as it is"])
     (path.parent / "mine.ipynb").symlink_to(tmp_path / "secret.ipynb")
     (path.parent / "deeper").symlink_to(tmp_path)
-    assert "no other notebook" in outcome.of_notebook(read_folder(path.parent)).problem
+    assert "no other notebook" in outcome.of_notebook(read(path.parent)).problem
     # Nor one that takes a folder's place while the submission is read.
     with submission_files.opened(path.parent) as top, contextlib.ExitStack() as stack, pytest.raises(OSError):
         submission_files._folder_below(top, "deeper", stack)

@@ -61,7 +61,8 @@ def fill(toy: Toy, student: str, name: str = LESSON, problem: str = "", **found:
                 seen.properties = [] if problem else [Tried(*of_test, points=cell.metadata.nbgrader.points)]
                 seen.comment = scoring.comment(seen, CellOutcome("ok"), problem)
             outcome.to_metadata(cell, seen)
-        scoring.save(record, student, name, {name: cell for name, cell in cells.items() if is_test(cell)})
+        tests = {name: cell for name, cell in cells.items() if is_test(cell)}
+        scoring.save(record, student, name, tests, changed=tests)
     path = toy.root / "autograded" / student / name / f"{name}.ipynb"
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(new_notebook(cells=list(cells.values()), metadata={"autograder": {"problem": problem}}), path)

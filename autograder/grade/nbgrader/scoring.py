@@ -238,9 +238,8 @@ class SaveScores(NbGraderPreprocessor):
         outcome.to_metadata(nb, whole)
         job = where["student"], where["assignment"]
         with view.writing(CourseDirectory(config=self.config), job) as (record, _):
-            save(record, *job, graded, where.get("changed"))
-            if "handed_in" in where:
-                record.at(where["assignment"], where["student"]).handed_in = where["handed_in"]
+            save(record, *job, graded, where["changed"])
+            record.at(where["assignment"], where["student"]).handed_in = where["handed_in"]
             late.write_penalties(record, self.config, own, where["student"])
         return nb, resources
 
@@ -285,20 +284,20 @@ def save(
     student: str,
     lesson: str,
     graded: dict[str, nbformat.NotebookNode],
-    changed: Collection[str] | None = None,
+    changed: Collection[str],
 ) -> None:
     """Write a score and a comment for every exercise that the gradebook knows into the record.
 
     A score given by hand is kept next to the new one and still takes precedence; if the answer is another one than
     before, the formgrader lists it once more, as it does each question until it has a score. graded: the tests and
-    questions by name. changed: those of them whose answers are new; if not given, all may be.
+    questions by name. changed: those of them whose answers are new.
     """
     lesson_record = record.at(lesson)
     for exercise, most in lesson_record.most.items():
         name = exercise if exercise in lesson_record.questions else f"{exercise}-test"
         ours, by_person = outcome.of_metadata(graded[name]), name == exercise
         entry = record.at(lesson, student, exercise)
-        again = changed is None or name in changed or entry.to_grade
+        again = name in changed or entry.to_grade
         if by_person:  # what there is to say without a person means that there is nothing to grade
             entry.auto = 0.0 if ours.comment else None
         else:

@@ -69,7 +69,7 @@ def execute(task: Task) -> NotebookNode:
             return nb  # nothing of it could be read
         began, own = time.monotonic(), clock.now()
         with limits.bounded_time(limits.WORKER_SECONDS) if _is_worker() else contextlib.nullcontext():
-            submission.run_submission(nb.cells, task.lesson, task.files, task)
+            submission.run_submission(nb.cells, task)
         # Others had the processors for most of the time.
         whole.busy = clock.now() - own < (time.monotonic() - began) / 2
         outcome.to_metadata(nb, whole)
