@@ -17,7 +17,7 @@ TOP = 36
 def waiting(pairs: torch.Tensor) -> tuple[float, float, float]:
     """The share of time that ranks wait in step, in a ring, and after one gather; pairs: (steps, ranks)."""
     start = end = torch.zeros(len(pairs))
-    for counts in pairs:
+    for counts in pairs:  # a rank goes on once both neighbors have begun this step: one sends to it, one receives
         end = start + counts
         start = torch.stack([end, start.roll(1), start.roll(-1)]).amax(0)
     steps, mean = pairs.amax(1).sum(), pairs.sum() / len(pairs)

@@ -37,9 +37,11 @@ def still() -> tuple[str, str]:
         totals = [sum(column) for column in zip(*counts, strict=True)]
         idle = f"ranks wait {100 * (1 - sum(totals) / RANKS / max(totals)):.0f} % of the time"
         marks.append(f'<text class="still-label" x="{left}" y="{38 + APART * RANKS}">{idle}</text>')
-        lost = f"{dropped} choices dropped, {first} of them first" if dropped else ""
-        marks.append(f'<text class="still-label" x="{left}" y="{55 + APART * RANKS}">{lost}</text>' * bool(lost))
-        said.append(f"{name}: {', '.join(map(str, totals))}, so {idle}{bool(lost) * f'; {lost}'}")
+        said.append(f"{name}: {', '.join(map(str, totals))}, so {idle}")
+        if dropped:
+            lost = f"{dropped} choices dropped, {first} of them first"
+            marks.append(f'<text class="still-label" x="{left}" y="{55 + APART * RANKS}">{lost}</text>')
+            said[-1] += f"; {lost}"
     y = 80 + APART * RANKS
     key = f"Rows of {TOKENS} tokens on each rank, {CHOICES} choices per token. Tokens of"
     marks.append(f'<text class="still-label" x="0" y="{y}">{key}</text>')
